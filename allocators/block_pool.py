@@ -1,0 +1,124 @@
+"""vLLM's block pool: fixed blocks, one free queue that is also the prefix cache's eviction order."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import BlockAllocator
+from .free_queue import FreeQueue
+from .prefix_map import PrefixMap
+
+Int64 = npt.NDArray[np.int64]
+
+_NO_NODE = -1
+
+
+class BlockPool(BlockAllocator):
+    """`num_blocks` blocks of `block_size` tokens, block 0 being the null block that is never handed out.
+
+    The order is that of `vllm.v1.core.block_pool.BlockPool` in vLLM 0.32.0:
+
+    - blocks are handed out from the head of the free queue, which starts in the order of the ids;
+    - a freed block that holds a prefix joins the tail, one that holds none the head, each group in the order freed;
+      a request frees its last block first, so the end of a prefix is evicted before its start;
+    - a hit takes a free block out of the queue wherever it is; a block that is handed out loses its prefix;
+    - equal prefixes in several blocks are not merged; a match gives the oldest of them.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, num_nodes: int) -> None:
+        """Make an empty pool.
+
+        Args:
+            num_blocks: all blocks, the null block included; at least 2.
+            block_size: tokens a block.
+            num_nodes: prefix nodes are numbered below this; 0 turns the prefix cache off.
+        """
+        self.block_size = block_size
+        self.capacity = num_blocks - 1
+        self._queue = FreeQueue(num_blocks)
+        self._queue.pop(1)
+        self._prefixes = PrefixMap(num_nodes)
+        self._users: Int64 = np.zeros(num_blocks, np.int64)
+        self._node: Int64 = np.full(num_blocks, _NO_NODE, np.int64)
+        self._cached = 0
+
+    @property
+    def free(self) -> int:
+        return len(self._queue)
+
+    @property
+    def cached(self) -> int:
+        return self._cached
+
+    def match(self, nodes: Int64) -> Int64:
+        return self._prefixes.match(nodes)
+
+    def holds(self, node: int) -> bool:
+        return node in self._prefixes
+
+    def idle(self, blocks: Int64) -> int:
+        return len(blocks) - int(np.count_nonzero(self._users[blocks]))
+
+    def touch(self, blocks: Int64) -> None:
+        users = self._users[blocks]
+        idle = blocks[users == 0]
+        if len(idle):
+            self._queue.remove(idle)
+            self._cached -= len(idle)
+        self._users[blocks] = users + 1
+        if self.observer:
+            self.observer.hit(blocks)
+
+    def take(self, count: int) -> Int64:
+        blocks = self._queue.pop(count)
+        nodes = self._node[blocks]
+        holding = nodes != _NO_NODE
+        evicted = int(np.count_nonzero(holding))
+        if evicted == count > 0:
+            self._evict(blocks, nodes)
+        elif evicted:
+            self._evict(blocks[holding], nodes[holding])
+        self._users[blocks] = 1
+        return blocks
+
+    def _evict(self, blocks: Int64, nodes: Int64) -> None:
+        self._prefixes.drop(nodes, blocks)
+        self._node[blocks] = _NO_NODE
+        self._cached -= len(blocks)
+        self.evicted += len(blocks)
+        if self.observer:
+            self.observer.evicted(blocks, nodes)
+
+    def register(self, nodes: Int64, blocks: Int64) -> None:
+        self._node[blocks] = nodes
+        self._prefixes.add(nodes, blocks)
+
+    def release(self, blocks: Int64, registered: int) -> None:
+        self.releases += 1
+        users = self._users[blocks] - 1
+        self._users[blocks] = users
+        if np.count_nonzero(users):
+            unused = users == 0
+            registered = int(np.count_nonzero(unused[:registered]))
+            blocks = blocks[unused]
+        # Last block first: so the plain ones, which come last, make the head of the queue in reverse.
+        self._queue.prepend(blocks[registered:][::-1])
+        self._queue.append(blocks[:registered][::-1])
+        self._cached += registered
+        if self.observer:
+            self.observer.released(blocks)
+
+    def free_order(self) -> Int64:
+        return self._queue.order()
+
+    def check(self) -> None:
+        self._queue.check()
+        self._prefixes.check(self._node)
+        order = self._queue.order()
+        unused = np.flatnonzero(self._users == 0)
+        assert np.array_equal(np.sort(order), unused[unused != 0]), "free queue and use counts disagree"
+        assert self._users.min() >= 0, "a block was given back more often than it was taken"
+        assert self.free + self.used == self.capacity, "blocks lost or made"
+        assert np.count_nonzero(self._node[order] != _NO_NODE) == self._cached, "cached blocks miscounted"
+        assert self._node[0] == _NO_NODE, "the null block holds a prefix"

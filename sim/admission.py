@@ -1,0 +1,95 @@
+"""vLLM's admission: which waiting requests start to run in a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .request import UNSEEN, Request
+from .step import Chunk, Step
+
+if TYPE_CHECKING:
+    from .vllm_scheduler import VllmScheduler
+
+
+class Admission:
+    """Admits from the head of the waiting queue while token budget, `max_num_seqs` and free blocks allow.
+
+    The head's prefix is looked up at every attempt, and an attempt that fails changes nothing. So one that failed for
+    want of blocks fails again until something is freed or the first block it missed is there, and need not be made.
+    """
+
+    def __init__(self, scheduler: VllmScheduler) -> None:
+        self._scheduler = scheduler
+        self._holdings = scheduler.holdings
+        self._allocator = scheduler.allocator
+        settings = scheduler.settings
+        self._max_running = settings.max_num_seqs
+        self._whole_prompt = settings.scheduler_reserve_full_isl
+        self._watermark = int(settings.watermark * (self._allocator.capacity + 1))
+        self._refused: Request | None = None
+        self._refused_releases = 0
+        self._refused_missing: int | None = None
+
+    def admit(self, step: Step, threshold: int, budget: int) -> None:
+        """Admit what fits into `budget` tokens; each prefill takes at most `threshold` tokens (0: no limit)."""
+        scheduler, waiting = self._scheduler, self._scheduler.waiting
+        scheduler.eager.flush(step.number, float("inf"))
+        while budget > 0 and len(waiting) and len(scheduler.running) < self._max_running:
+            request = waiting.head()
+            if self.surely_refused(request):
+                break
+            tokens = self._try(step, request, threshold, budget)
+            if not tokens:
+                break
+            budget -= tokens
+
+    def surely_refused(self, request: Request) -> bool:
+        """Whether an attempt to admit `request` would fail for want of blocks, as the last one did."""
+        return (
+            request is self._refused
+            and self._allocator.releases == self._refused_releases
+            and not (self._refused_missing is not None and self._allocator.holds(self._refused_missing))
+        )
+
+    def _try(self, step: Step, request: Request, threshold: int, budget: int) -> int:
+        """Admit `request`, the head of the queue, or leave everything as it is; returns the tokens scheduled."""
+        holdings, size = self._holdings, self._holdings.block_size
+        hits = holdings.match(request)
+        computed = len(hits) * size
+        tokens = request.known - computed
+        if 0 < threshold < tokens:
+            tokens = threshold
+        tokens = min(tokens, budget)
+        needed = -(-(computed + tokens) // size) - len(hits)
+        must_fit = -(-request.known // size) - len(hits) if self._whole_prompt else needed
+        # Matched blocks that nobody uses count as free until they are touched.
+        must_fit += self._allocator.idle(hits) if len(hits) else 0
+        if self._scheduler.running:
+            must_fit += self._watermark
+        if must_fit > self._allocator.free:
+            self._refuse(request, len(hits))
+            return 0
+        self._refused = None
+        self._scheduler.waiting.pop()
+        holdings.admit(request, hits, needed)
+        request.computed = computed
+        holdings.tokens += computed
+        self._record(step, request, computed)
+        self._scheduler.start(request)
+        step.chunks.append(Chunk(request, computed, tokens, 0))
+        self._scheduler.compute(request, tokens)
+        return tokens
+
+    def _refuse(self, request: Request, hit_blocks: int) -> None:
+        # Without `scheduler_reserve_full_isl` an eviction can shorten the first chunk, so that it then fits.
+        self._refused = request if self._whole_prompt else None
+        self._refused_releases = self._allocator.releases
+        self._refused_missing = self._holdings.first_missing(request, hit_blocks)
+
+    def _record(self, step: Step, request: Request, cached: int) -> None:
+        if request.first_scheduled_ns == UNSEEN:
+            request.first_scheduled_ns = step.time_ns
+            request.cached_first = cached
+        else:
+            request.cached_readmitted += cached
+            request.lost_tokens += max(request.lost_pending - cached, 0)

@@ -1,0 +1,275 @@
+"""The engine as a SimPy process that steps, and every request as a process that comes, waits and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import simpy
+from simpy.events import Event
+
+from ..allocators.base import BlockAllocator
+from .latency import StepTime
+from .meter import Meter
+from .request import Request
+from .step import Step
+from .vllm_scheduler import VllmScheduler
+
+Int64 = npt.NDArray[np.int64]
+
+_LAST = 2
+"""Event priority: after everything else at the same instant (SimPy's own are 0 and 1)."""
+
+_MOST_STEPS = 4096
+"""Steps done in one go at most: keeps the products in the meter within 64 bits."""
+
+
+class StepListener(Protocol):
+    """Told of every step, in order, whether it was done singly or among many."""
+
+    def scheduled(self, step: Step, scheduler: VllmScheduler) -> None:
+        """`step` was scheduled and has its times; who leaves the decode group by it is still in there."""
+        ...
+
+    def treated(self, step: Step, now_ns: int) -> None:
+        """The result of `step` was treated at `now_ns`."""
+        ...
+
+
+class Sampler(Protocol):
+    """Looks at the state after the first scheduling at or after each of its times."""
+
+    due_ns: int
+
+    def sample(self, now_ns: int, scheduler: VllmScheduler) -> None:
+        """Look, and move `due_ns` on to a later time than `now_ns`."""
+        ...
+
+
+class Clocked(Protocol):
+    """Wants to know the time at which blocks are moved."""
+
+    now_ns: int
+
+
+class Tick(Event):
+    """Wakes the engine after a delay, when everybody else who is due at that instant has had their turn."""
+
+    def __init__(self, env: simpy.Environment, delay: int) -> None:
+        super().__init__(env)
+        self._ok = True
+        self._value = None
+        env.schedule(self, priority=_LAST, delay=delay)
+
+
+class Engine:
+    """Runs a scheduler in virtual time (integer ns), synchronously or asynchronously.
+
+    Synchronous: schedule, run, treat the result, and again. Asynchronous: a step is scheduled while the one before it
+    runs, as soon as the result of the one before that was treated; the device runs them one after the other.
+
+    Where the steps to come only decode and nobody can come in between, many are done in one go.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        scheduler: VllmScheduler,
+        step_time: StepTime,
+        *,
+        async_scheduling: bool,
+        fast_forward: bool,
+    ) -> None:
+        self.env = env
+        self.scheduler = scheduler
+        self.meter = Meter()
+        self.listeners: list[StepListener] = []
+        self.sampler: Sampler | None = None
+        self.clocked: Clocked | None = None
+        self.last_ns = 0
+        """When the last result was treated."""
+        self._step_time = step_time
+        self._async = async_scheduling
+        self._fast_forward = fast_forward
+        self._arrival: Event | None = None
+        self._in_flight: Step | None = None
+        """The step that runs while the next one is scheduled (asynchronous scheduling)."""
+        self._device_free_ns = 0
+        env.process(self._run())
+
+    def submit(self, request: Request) -> None:
+        """Queue a request that arrives now."""
+        request.seen, request.done = Event(self.env), Event(self.env)
+        self.scheduler.add(request)
+        if self._arrival is not None:
+            self._arrival.succeed()
+            self._arrival = None
+
+    def _run(self) -> Generator[Event, Any, None]:
+        env, scheduler = self.env, self.scheduler
+        while True:
+            while env.peek() <= env.now:
+                yield Tick(env, 0)
+            step = None
+            if scheduler.unfinished:
+                step = self._fast_forwarded() if self._fast_forward else None
+                step = step or self._schedule()
+            elif self._in_flight is None:
+                self._arrival = Event(env)
+                yield self._arrival
+                continue
+            if self._async:
+                step, self._in_flight = self._in_flight, step
+                if step is None:
+                    continue
+            if step.end_ns > env.now:
+                yield Tick(env, step.end_ns - env.now)
+            self._treat(step)
+
+    def _schedule(self) -> Step:
+        scheduler, allocator = self.scheduler, self.scheduler.allocator
+        now = int(self.env.now)
+        if self.clocked is not None:
+            self.clocked.now_ns = now
+        evicted = allocator.evicted
+        step = scheduler.schedule(now)
+        prefill, decodes, context = 0, step.decodes, scheduler.decoding.context
+        for request, computed, tokens, _ in step.chunks:
+            context += computed + tokens
+            if tokens == 1 and computed >= request.prompt and computed + 1 >= request.known - request.pending:
+                decodes += 1
+            else:
+                prefill += tokens
+        step.duration_ns = self._step_time.step(prefill, decodes, context)
+        self._run_on_device(step)
+        holdings = scheduler.holdings
+        used = allocator.used
+        self.meter.step(step.duration_ns, used, len(scheduler.running), holdings.blocks, holdings.tokens)
+        if self.listeners:
+            step.evicted = allocator.evicted - evicted
+            step.free = allocator.free
+            for listener in self.listeners:
+                listener.scheduled(step, scheduler)
+        scheduler.complete(step)
+        if self.sampler is not None and now >= self.sampler.due_ns:
+            self.sampler.sample(now, scheduler)
+        return step
+
+    def _run_on_device(self, step: Step) -> None:
+        start = max(step.time_ns, self._device_free_ns)
+        step.end_ns = self._device_free_ns = start + step.duration_ns
+
+    def _treat(self, step: Step) -> None:
+        now = self.last_ns = int(self.env.now)
+        if self.clocked is not None:
+            self.clocked.now_ns = now
+        if step.firsts or step.finishing:
+            self.scheduler.treat(step, now)
+            for request in step.firsts:
+                request.seen.succeed()
+            for request in step.finishing:
+                request.done.succeed()
+        for listener in self.listeners:
+            listener.treated(step, now)
+
+    # -- many steps in one go
+
+    def _fast_forwarded(self) -> Step | None:
+        """Do as many plain steps as there are until something else may happen.
+
+        Returns the last of them, scheduled but not treated, as `_schedule` does; all before it are treated, the time of
+        which is the returned step's scheduling. None where there are not at least two: nothing is done then.
+        """
+        running = self._in_flight
+        if running is not None and not running.plain:
+            return None
+        horizon = self.env.peek()
+        if self.sampler is not None:
+            horizon = min(horizon, self.sampler.due_ns)
+        now = int(self.env.now)
+        free_at = max(self._device_free_ns, now)
+        decoding = self.scheduler.decoding
+        members, context = len(decoding), decoding.context
+        if not members or now >= horizon:
+            return None
+        first = self._step_time.step(0, members, context + members)
+        second_scheduled = free_at if self._async else free_at + first
+        if second_scheduled >= horizon:
+            return None
+        guess = _MOST_STEPS
+        if horizon - free_at < guess * first:
+            guess = int((horizon - free_at) // first) + 3
+        limit = self.scheduler.plain_steps(guess)
+        if limit < 2:
+            return None
+        durations = self._step_time.decode_steps(members, context, limit)
+        ends = free_at + np.cumsum(durations)
+        # Step j is scheduled when the one before it ends; asynchronously, when the one before that does.
+        ahead = 2 if self._async else 1
+        count = min(limit, ahead + int(np.searchsorted(ends, horizon)))
+        return self._decode_many(now, durations[:count], ends[:count], free_at) if count > 1 else None
+
+    def _decode_many(self, now: int, durations: Int64, ends: Int64, free_at: int) -> Step:
+        scheduler, holdings, allocator = self.scheduler, self.scheduler.holdings, self.scheduler.allocator
+        number, members = scheduler.next_step, len(scheduler.decoding)
+        due = scheduler.decoding.due_between(number, len(durations))
+        before = (allocator.used, len(scheduler.running), holdings.blocks, holdings.tokens)
+        self.meter.decode_steps(durations, due, members, before)
+        starts = np.concatenate(([now, free_at] if self._async else [now], ends))[: len(durations)]
+        # Asynchronously, the caller still waits for the last step but one.
+        kept = slice(None) if self.listeners or self.clocked is not None else slice(-2, None)
+        steps = [
+            Step(number, start, duration, end, members)
+            for number, start, duration, end in zip(
+                range(number, number + len(durations))[kept],
+                starts[kept].tolist(),
+                durations[kept].tolist(),
+                ends[kept].tolist(),
+                strict=True,
+            )
+        ]
+        if kept.start is None:
+            scheduler.decode_many(len(durations), _TakeByStep(steps, due, allocator, self.clocked))
+            self._tell(steps)
+        else:
+            scheduler.decode_many(len(durations), allocator.take)
+        self._device_free_ns = steps[-1].end_ns
+        if self._async:
+            self._in_flight = steps[-2]
+        scheduler.complete(steps[-1])
+        return steps[-1]
+
+    def _tell(self, steps: list[Step]) -> None:
+        """Tell the listeners of steps done in one go as if each had been done singly."""
+        results = [self._in_flight, *steps] if self._async else steps
+        for listener in self.listeners:
+            for step, result in zip(steps, results, strict=False):
+                listener.scheduled(step, self.scheduler)
+                if step is not steps[-1] and result is not None:
+                    listener.treated(result, result.end_ns)
+
+
+class _TakeByStep:
+    """Takes the blocks of several steps step by step, noting for each what that did."""
+
+    def __init__(
+        self, steps: list[Step], due: Int64, allocator: BlockAllocator, clocked: Clocked | None
+    ) -> None:
+        self._steps = steps
+        self._due = due
+        self._allocator = allocator
+        self._clocked = clocked
+
+    def __call__(self, count: int) -> Int64:
+        allocator = self._allocator
+        taken: list[Int64] = []
+        for step, due in zip(self._steps, self._due.tolist(), strict=True):
+            if self._clocked is not None:
+                self._clocked.now_ns = step.time_ns
+            evicted = allocator.evicted
+            taken.append(allocator.take(due))
+            step.evicted = allocator.evicted - evicted
+            step.free = allocator.free
+        return np.concatenate(taken)

@@ -1,0 +1,66 @@
+"""Figures that are averages over simulated time, kept exactly in integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Meter:
+    """Integrals over time of what is in use, each step weighted with its duration (ns).
+
+    All sums are Python integers, so that adding up step by step or many steps at once gives the same.
+    """
+
+    def __init__(self) -> None:
+        self.busy_ns = 0
+        """Time in steps."""
+        self.used = 0
+        """Blocks in use, each counted once, times ns."""
+        self.used_peak = 0
+        self.running = 0
+        """Running requests times ns."""
+        self.running_peak = 0
+        self.held = 0
+        """Blocks held, a shared one counted for each holder, times ns."""
+        self.tokens = 0
+        """Tokens computed or scheduled of running requests, times ns."""
+
+    def step(self, duration: int, used: int, running: int, held: int, tokens: int) -> None:
+        """Count one step; the others are the state after its scheduling."""
+        self.busy_ns += duration
+        self.used += used * duration
+        self.running += running * duration
+        self.held += held * duration
+        self.tokens += tokens * duration
+        if used > self.used_peak:
+            self.used_peak = used
+        if running > self.running_peak:
+            self.running_peak = running
+
+    def decode_steps(self, durations: Int64, due: Int64, members: int, before: MeterState) -> None:
+        """Count steps that only decode.
+
+        Args:
+            durations: int64 [k], ns.
+            due: int64 [k], blocks handed out in each.
+            members: requests that decode.
+            before: the state before the first.
+        """
+        total = int(durations.sum())
+        added = int(np.dot(np.cumsum(due), durations))
+        steps = int(np.dot(np.arange(1, len(durations) + 1), durations))
+        used, running, held, tokens = before
+        self.busy_ns += total
+        self.used += used * total + added
+        self.running += running * total
+        self.held += held * total + added
+        self.tokens += tokens * total + members * steps
+        self.used_peak = max(self.used_peak, used + int(due.sum()))
+        self.running_peak = max(self.running_peak, running)
+
+
+MeterState = tuple[int, int, int, int]
+"""used, running, held, tokens"""

@@ -1,0 +1,48 @@
+"""One row a request: what happened to it."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import numpy.typing as npt
+
+from .request import UNSEEN, Request
+
+Int64 = npt.NDArray[np.int64]
+
+TIMES = ("arrival_ns", "first_scheduled_ns", "first_token_ns", "finished_ns")
+COUNTS = ("output_tokens", "cached_first", "cached_readmitted", "preemptions", "lost_tokens", "tail_waste")
+
+
+class RequestRecords:
+    """Columns over all requests of the trace, int64 [n]; times in ns, -1 for what did not happen.
+
+    Columns: `arrival_ns`, `first_scheduled_ns` (first admission), `first_token_ns`, `finished_ns`, `output_tokens`
+    (generated), `cached_first` (tokens hit at first admission), `cached_readmitted` (tokens hit at later ones),
+    `preemptions`, `lost_tokens` (computed tokens lost to preemption and not hit again), `tail_waste` (tokens of slots
+    allocated and unused at its end).
+    """
+
+    def __init__(self, count: int) -> None:
+        self._columns = {name: array("q", [UNSEEN]) * count for name in TIMES}
+        self._columns |= {name: array("q", [0]) * count for name in COUNTS}
+        self.rejected_rows: list[int] = []
+        """Requests that can never fit, in the order of arrival."""
+
+    def __getitem__(self, name: str) -> Int64:
+        return np.frombuffer(self._columns[name], np.int64)
+
+    def finished(self, request: Request) -> None:
+        """Write the row of a request that ended."""
+        row, columns = request.index, self._columns
+        for name in TIMES:
+            columns[name][row] = getattr(request, name)
+        for name in COUNTS[1:]:
+            columns[name][row] = getattr(request, name)
+        columns["output_tokens"][row] = request.total - request.prompt
+
+    def rejected(self, row: int, arrival_ns: int) -> None:
+        """Note a request that can never fit."""
+        self._columns["arrival_ns"][row] = arrival_ns
+        self.rejected_rows.append(row)

@@ -1,0 +1,85 @@
+"""The waiting queue, by policy."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Protocol
+
+from .request import Request
+
+
+class WaitingQueue(Protocol):
+    """Requests that are not running, in the order in which they will be admitted."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, request: Request) -> None:
+        """Queue a request that arrived."""
+        ...
+
+    def put_back(self, request: Request) -> None:
+        """Queue a request that was preempted."""
+        ...
+
+    def head(self) -> Request:
+        """Return the next request; the queue is not empty."""
+        ...
+
+    def pop(self) -> Request:
+        """Remove and return the next request."""
+        ...
+
+    def remove(self, request: Request) -> None:
+        """Remove a request from wherever it is."""
+        ...
+
+
+class FcfsQueue:
+    """First come, first served; preempted requests go to the front."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, request: Request) -> None:
+        self._queue.append(request)
+
+    def put_back(self, request: Request) -> None:
+        self._queue.appendleft(request)
+
+    def head(self) -> Request:
+        return self._queue[0]
+
+    def pop(self) -> Request:
+        return self._queue.popleft()
+
+    def remove(self, request: Request) -> None:
+        self._queue.remove(request)
+
+
+class PriorityQueue:
+    """By priority, then arrival, then id compared as text, as vLLM orders requests; preempted ones queue like new ones."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, str, Request]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, request: Request) -> None:
+        heapq.heappush(self._heap, (request.priority, request.arrival_ns, str(request.index), request))
+
+    put_back = add
+
+    def head(self) -> Request:
+        return self._heap[0][3]
+
+    def pop(self) -> Request:
+        return heapq.heappop(self._heap)[3]
+
+    def remove(self, request: Request) -> None:
+        self._heap = [entry for entry in self._heap if entry[3] is not request]
+        heapq.heapify(self._heap)
