@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 
 
 class Columns:
@@ -49,9 +48,3 @@ class Columns:
         """Count a bad row that is left out."""
         self.skipped += 1
         self.first_skipped = self.first_skipped or message
-
-
-def numbers(names: dict[object, int], values: Iterable[object]) -> array[int]:
-    """Dense numbers of many names, int32; empty names give -1."""
-    number = names.setdefault
-    return array("i", [number(v, len(names)) if v != "" and v is not None else -1 for v in values])

@@ -41,6 +41,25 @@ class Layout:
     """Rows with 0 output tokens are failed requests, to be left out, rather than mistakes."""
 
     @property
-    def has_ids(self) -> bool:
-        """Whether rows carry the identity of their prompts."""
-        return self.block_ids is not None or self.prompt_token_ids is not None
+    def list_fields(self) -> tuple[str | None, ...]:
+        """Fields that hold lists of ids."""
+        return self.block_ids, self.prompt_token_ids, self.output_token_ids
+
+    @property
+    def name_fields(self) -> tuple[str | None, ...]:
+        """Fields that hold names, even where these look like numbers."""
+        return self.session, self.row_id, self.parent, self.kind
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Every field that is read."""
+        others = (
+            self.arrival,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.id_tokens_field,
+            self.covered_tokens,
+            self.think,
+            self.priority,
+        )
+        return frozenset(f for f in (*others, *self.list_fields, *self.name_fields) if f is not None)

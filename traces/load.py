@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .build import build_trace
+from .catalogue import resolve
 from .columns import Columns
 from .errors import InputError
 from .formats import FORMATS, format_named, recognise
 from .layout import Layout
-from .read_csv import read_csv
-from .read_jsonl import read_jsonl
 from .rows import BadRowError, RowParser
-from .source import Source
+from .source import Progress, Source
+from .text import TextRows
 from .times import TIME_UNITS
 from .trace import Trace
 
-Progress = Callable[[int, int | None], None]
-_LINES_A_REPORT = 1 << 13
-_SNIFFED_LINES = 5
+if TYPE_CHECKING:
+    from .parquet import ParquetRows
 
 
 def load_trace(
@@ -31,7 +29,7 @@ def load_trace(
     format: str | None = None,
     time_unit: str | None = None,
     id_tokens: int | None = None,
-    mapping: str | Path | dict[str, object] | None = None,
+    mapping: str | Path | dict[str, Any] | None = None,
     on_error: str = "stop",
     limit: int | None = None,
     progress: Progress | None = None,
@@ -51,25 +49,26 @@ def load_trace(
     Raises:
         InputError: the input is wrong; the message names the place.
     """
-    _check_options(time_unit, id_tokens, on_error, limit)
-    with Source(str(source)) as opened:
-        lines, head = _peek(opened)
-        layout = _choose(opened.name, head, format, mapping)
+    _check_options(time_unit, id_tokens, on_error, limit, both=format is not None and mapping is not None)
+    path, known_id_tokens = resolve(str(source))
+    with Source(path, str(source)) as opened:
+        rows = _open_rows(opened)
+        layout = _choose(opened.name, rows, format, mapping)
         layout = replace(
-            layout, time_unit=time_unit or layout.time_unit, id_tokens=_id_tokens(layout, id_tokens)
+            layout,
+            time_unit=time_unit or layout.time_unit,
+            id_tokens=_id_tokens(layout, id_tokens, known_id_tokens),
         )
         columns = Columns()
-        parser = RowParser(layout, columns)
-        bad_row = _bad_row_policy(opened.name, on_error, columns)
-        reported = _reporting(lines, opened, progress)
-        if layout.container == "csv":
-            read_csv(reported, parser, bad_row, opened.name)
-        else:
-            read_jsonl(reported, parser, bad_row)
+        rows.read(RowParser(layout, columns), _bad_row_policy(opened.name, on_error, columns), progress)
         return build_trace(columns, layout, opened.name, limit)
 
 
-def _check_options(time_unit: str | None, id_tokens: int | None, on_error: str, limit: int | None) -> None:
+def _check_options(
+    time_unit: str | None, id_tokens: int | None, on_error: str, limit: int | None, both: bool
+) -> None:
+    if both:
+        raise InputError("--format and --mapping: expected one of them, not both")
     if time_unit is not None and time_unit not in TIME_UNITS:
         raise InputError(f"--time-unit {time_unit}: no such unit, known are {', '.join(TIME_UNITS)}")
     if id_tokens is not None and id_tokens < 1:
@@ -80,53 +79,38 @@ def _check_options(time_unit: str | None, id_tokens: int | None, on_error: str, 
         raise InputError(f"--limit {limit}: expected a whole number of at least 1")
 
 
-def _id_tokens(layout: Layout, id_tokens: int | None) -> int:
-    if id_tokens is None:
-        return layout.id_tokens
-    if layout.block_ids is None:
-        raise InputError(f"--id-tokens {id_tokens}: rows of format {layout.name} have no block ids")
-    return id_tokens
+def _open_rows(opened: Source) -> TextRows | ParquetRows:
+    if opened.is_parquet:
+        from .parquet import ParquetRows
+
+        return ParquetRows(opened)
+    return TextRows(opened)
 
 
-def _peek(opened: Source) -> tuple[Iterator[bytes], list[bytes]]:
-    """All lines, and the first few that are not blank."""
-    lines = opened.lines()
-    taken: list[bytes] = []
-    head: list[bytes] = []
-    for line in lines:
-        taken.append(line)
-        if line.strip():
-            head.append(line)
-        if len(head) == _SNIFFED_LINES:
-            break
-    return chain(taken, lines), head
-
-
-def _choose(name: str, head: list[bytes], format: str | None, mapping: object) -> Layout:
+def _choose(name: str, rows: TextRows | ParquetRows, format: str | None, mapping: Any) -> Layout:
+    """The layout that was asked for, or the one that the rows' fields show."""
     if format is not None:
         return format_named(format).layout
-    container, fields = _fields_in(head)
-    known = recognise(fields)
+    if mapping is not None:
+        from .mapping import layout_from_mapping
+
+        return replace(layout_from_mapping(mapping), container=rows.container)
+    known = recognise(frozenset(rows.fields))
     if known is not None:
-        return replace(known.layout, container=container)
-    if not head:
+        return replace(known.layout, container=rows.container)
+    if not rows.fields and not rows.first_line:
         raise InputError(f"{name}: no requests in it, the file is empty")
-    seen = ", ".join(sorted(fields)[:12]) or head[0][:60].decode(errors="replace").strip()
+    seen = ", ".join(rows.fields[:12]) or rows.first_line
     names = ", ".join(f.name for f in FORMATS)
     raise InputError(
-        f"{name}: format not recognised from {seen!r}; known are {names} (--format), or give --mapping"
+        f"{name}: format not recognised from {seen[:100]!r}; known are {names} (--format), or give --mapping"
     )
 
 
-def _fields_in(head: list[bytes]) -> tuple[str, set[str]]:
-    """The container and the field names that the first lines show; broken JSON lines show theirs too."""
-    if any(line.lstrip().startswith(b"{") for line in head):
-        keys = {
-            key.decode(errors="replace") for line in head for key in re.findall(rb'"([^"]{1,80})"\s*:', line)
-        }
-        return "jsonl", keys
-    columns = head[0].decode(errors="replace").split(",") if head else []
-    return "csv", {column.strip().strip('"') for column in columns} - {""}
+def _id_tokens(layout: Layout, asked: int | None, known: int | None) -> int:
+    if asked is not None and layout.block_ids is None:
+        raise InputError(f"--id-tokens {asked}: rows of format {layout.name} have no block ids")
+    return asked or known or layout.id_tokens
 
 
 def _bad_row_policy(name: str, on_error: str, columns: Columns) -> Callable[[int, BadRowError], None]:
@@ -137,17 +121,3 @@ def _bad_row_policy(name: str, on_error: str, columns: Columns) -> Callable[[int
         columns.skip(f"{name}:{line}: {error}")
 
     return skip if on_error == "skip" else stop
-
-
-def _reporting(lines: Iterable[bytes], opened: Source, progress: Progress | None) -> Iterable[bytes]:
-    if progress is None:
-        return lines
-    return _report(lines, opened, progress)
-
-
-def _report(lines: Iterable[bytes], opened: Source, progress: Progress) -> Iterator[bytes]:
-    for number, line in enumerate(lines):
-        if number % _LINES_A_REPORT == 0:
-            progress(opened.position, opened.total)
-        yield line
-    progress(opened.position, opened.total)

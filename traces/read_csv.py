@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import csv
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
-from .columns import numbers
+from .bulk import append_block, is_plain
 from .errors import InputError
 from .layout import Layout
 from .rows import BadRowError, RowParser
 from .times import NS_PER_UNIT, number_to_ns, stamps_to_ns
+from .trace import Int64
 
 _BLOCK = 1 << 15
-Block = tuple[list[list[str]], list[int]]
+_Block = tuple[list[list[str]], list[int]]
 
 
 def read_csv(
@@ -30,21 +30,31 @@ def read_csv(
     reader = csv.reader(line.decode(errors="replace") for line in lines)
     try:
         header = [field.strip() for field in next((row for row in reader if row), [])]
-        _check_header(header, parser.layout, name)
+        check_header(header, parser.layout, f"{name}:{reader.line_num}")
         for rows, line_numbers in _blocks(reader):
-            if not _append_block(header, rows, parser):
+            if not (is_plain(parser.layout) and _append_plain(header, rows, parser)):
                 _append_rows(header, rows, line_numbers, parser, bad_row)
     except csv.Error as error:
         raise InputError(f"{name}:{reader.line_num}: not valid CSV: {error}") from None
 
 
-def _check_header(header: Sequence[str], layout: Layout, name: str) -> None:
-    for field in (layout.arrival, layout.prompt_tokens, layout.output_tokens, layout.block_ids):
-        if field is not None and field not in header:
-            raise InputError(f"{name}:1: no column '{field}' in the header, which has {', '.join(header)}")
+def check_header(header: Sequence[str], layout: Layout, place: str) -> None:
+    """Raises `InputError` where a column that every row needs is missing."""
+    needed = (
+        layout.arrival,
+        layout.prompt_tokens,
+        layout.output_tokens,
+        layout.block_ids,
+        layout.prompt_token_ids,
+    )
+    for field in needed:
+        optional = field == layout.output_tokens and layout.output_token_ids in header
+        optional = optional or (field == layout.block_ids and layout.id_tokens_field is not None)
+        if field is not None and field not in header and not optional:
+            raise InputError(f"{place}: no column '{field}', expected it among {', '.join(header)}")
 
 
-def _blocks(reader: Iterator[list[str]]) -> Iterator[Block]:
+def _blocks(reader: Iterator[list[str]]) -> Iterator[_Block]:
     """Blocks of rows and the line numbers at which they end; blank lines are passed over."""
     rows: list[list[str]] = []
     line_numbers: list[int] = []
@@ -59,12 +69,9 @@ def _blocks(reader: Iterator[list[str]]) -> Iterator[Block]:
         yield rows, line_numbers
 
 
-def _append_block(header: list[str], rows: list[list[str]], parser: RowParser) -> bool:
-    """Append all rows at once where the layout is a plain one and every row is good; else append none."""
-    layout, columns = parser.layout, parser.columns
-    special = (layout.block_ids, layout.parent, layout.think, layout.priority, layout.prompt_token_ids)
-    if any(field is not None for field in special):
-        return False
+def _append_plain(header: list[str], rows: list[list[str]], parser: RowParser) -> bool:
+    """Append all rows of a plain layout at once if every one is good, else none; says which."""
+    layout = parser.layout
     try:
         by_name = dict(zip(header, zip(*rows, strict=True), strict=True))
         output = np.array(list(map(int, by_name[str(layout.output_tokens)])), dtype=np.int32)
@@ -72,36 +79,15 @@ def _append_block(header: list[str], rows: list[list[str]], parser: RowParser) -
         arrival = _arrivals(by_name[layout.arrival], layout)
     except (ValueError, OverflowError, InvalidOperation):
         return False
-    keep = output != 0 if layout.zero_output_failed else np.ones(len(rows), dtype=bool)
-    if (prompt[keep] < 1).any() or (output[keep] < 1).any():
-        return False
-    columns.failed += len(rows) - int(keep.sum())
-    columns.arrival.frombytes(arrival[keep].tobytes())
-    columns.prompt.frombytes(prompt[keep].tobytes())
-    columns.output.frombytes(output[keep].tobytes())
-    for field, names, target in (
-        (layout.session, columns.session_names, columns.session),
-        (layout.kind, columns.kind_names, columns.kind),
-    ):
-        if field is not None:
-            _append_names(by_name.get(field), names, target, keep)
-    return True
+    sessions, kinds = by_name.get(layout.session or ""), by_name.get(layout.kind or "")
+    return append_block(parser, arrival, prompt, output, sessions, kinds)
 
 
-def _arrivals(texts: Sequence[str], layout: Layout) -> np.ndarray:
+def _arrivals(texts: Sequence[str], layout: Layout) -> Int64:
     if layout.time_unit == "datetime":
         return stamps_to_ns(texts)
     scale = NS_PER_UNIT[layout.time_unit]
     return np.array([number_to_ns(Decimal(text), scale) for text in texts], dtype=np.int64)
-
-
-def _append_names(
-    texts: Sequence[str] | None, names: dict[object, int], target: array[int], keep: np.ndarray
-) -> None:
-    if texts is None:
-        target.frombytes(np.full(int(keep.sum()), -1, dtype=np.int32).tobytes())
-    else:
-        target.extend(numbers(names, np.array(texts, dtype=object)[keep]))
 
 
 def _append_rows(
@@ -111,27 +97,30 @@ def _append_rows(
     parser: RowParser,
     bad_row: Callable[[int, BadRowError], None],
 ) -> None:
-    lists = {parser.layout.block_ids, parser.layout.prompt_token_ids, parser.layout.output_token_ids}
+    layout = parser.layout
+    read: dict[str | None, Callable[[str], object]] = dict.fromkeys(layout.list_fields, _ids)
+    read |= dict.fromkeys(layout.name_fields, str)
+    converters = [read.get(field, _number) for field in header]
     for row, line_number in zip(rows, line_numbers, strict=True):
         try:
             if len(row) != len(header):
                 raise BadRowError(f"got {len(row)} fields, expected {len(header)} as in the header")
-            parser.add(
-                {field: _value(text, field in lists) for field, text in zip(header, row, strict=True) if text}
-            )
+            values = zip(header, converters, row, strict=True)
+            parser.add({field: convert(text) for field, convert, text in values if text})
         except BadRowError as error:
             bad_row(line_number, error)
 
 
-def _value(text: str, is_list: bool) -> object:
-    """What a field says: a list of ids, a whole or decimal number, or else the text itself."""
-    if is_list:
-        return [_value(item, False) for item in text.strip("[]() ").replace(",", " ").split()]
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return text
+def _ids(text: str) -> list[object]:
+    """Ids between spaces or commas, with or without brackets."""
+    return [_number(item) for item in text.strip("[]() ").replace(",", " ").split()]
+
+
+def _number(text: str) -> object:
+    """A whole or decimal number, or the text itself where it is neither."""
+    for kind in (int, Decimal):
+        try:
+            return kind(text)
+        except (ValueError, InvalidOperation):
+            pass
+    return text

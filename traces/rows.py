@@ -41,6 +41,11 @@ def whole(row: Mapping[str, object], field: str, low: int) -> int:
     refuse(field, value, f"{_WHOLE} {low}" if type(value) is not int or value < low else "less than 2**31")
 
 
+def is_no_name(value: object) -> bool:
+    """Whether a field for a name (of a session, a turn, a class) says that there is none."""
+    return value is None or value in ("", -1, "-1")
+
+
 def id_array(row: Mapping[str, object], field: str) -> array[int]:
     """The ids in a list field as int64; ids of 64 unsigned bits wrap around, which keeps them distinct."""
     value = row.get(field, MISSING)
@@ -194,8 +199,8 @@ class RowParser:
     def _number(self, row: Mapping[str, object], field: str | None, names: dict[object, int]) -> int:
         """A dense number for the name in a field, -1 where there is none."""
         value = row.get(field) if field is not None else None
-        if value is None or value == "" or value == -1:
+        if field is None or is_no_name(value):
             return -1
-        if field is not None and type(value) not in (int, str):
+        if type(value) not in (int, str):
             refuse(field, value, "a whole number or a name")
         return names.setdefault(value, len(names))

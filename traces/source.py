@@ -6,12 +6,13 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from .errors import InputError
 
+Progress = Callable[[int, int | None], None]
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 18
 
@@ -40,13 +41,13 @@ class _Counting(io.RawIOBase):
 class Source:
     """An open trace: its lines or its whole content, uncompressed. A context manager."""
 
-    def __init__(self, source: str):
-        """Open `source` ('-' for stdin).
+    def __init__(self, source: str, name: str):
+        """Open the file `source` ('-' for stdin), called `name` in messages.
 
         Raises:
             InputError: it cannot be opened.
         """
-        self.name = "stdin" if source == "-" else source
+        self.name = "stdin" if source == "-" else name
         self.total: int | None = None
         if source == "-":
             raw = sys.stdin.buffer
@@ -55,7 +56,7 @@ class Source:
                 raw = Path(source).open("rb")  # noqa: SIM115 - closed by __exit__
                 self.total = Path(source).stat().st_size
             except OSError as error:
-                raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
+                raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
         self._raw = raw
         self._counting = _Counting(raw)
         self.stream = self._decompressed(io.BufferedReader(self._counting, _BUFFER))
@@ -84,9 +85,28 @@ class Source:
         except _damage() as error:
             raise InputError(f"{self.name}: the compressed data is damaged or cut short ({error})") from None
 
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the (uncompressed) content begins as Parquet files do."""
+        return self._guarded_peek() == b"PAR1"
+
+    @property
+    def seekable(self) -> BinaryIO | None:
+        """The file itself, where it is one and not compressed."""
+        if self.total is None or not isinstance(self.stream.raw, _Counting):
+            return None
+        self._raw.seek(0)
+        return self._raw
+
     def content(self) -> bytes:
         """All of it, for formats that cannot be read from the front."""
         return b"".join(self.lines())
+
+    def _guarded_peek(self) -> bytes:
+        try:
+            return self.stream.peek(4)[:4]
+        except _damage():
+            return b""  # reading on says what is wrong
 
     @staticmethod
     def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
