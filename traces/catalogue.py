@@ -42,7 +42,7 @@ _AZURE = "https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data
 _AZURE_2024 = "https://azurepublicdatasettraces.blob.core.windows.net/azurellminfererencetrace"
 _BAILIAN = "https://raw.githubusercontent.com/alibaba-edu/qwen-bailian-usagetraces-anon/main"
 _BURSTGPT = "https://raw.githubusercontent.com/HPMLL/BurstGPT/main/data"
-_APACHE, _CC_BY = "Apache-2.0", "CC-BY-4.0"
+_APACHE, _CC_BY = "Apache-2.0", "CC-BY"
 
 PUBLISHED = {
     "mooncake-conversation": Published(
