@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -40,21 +41,15 @@ class BlockAllocator(ABC):
     """Tokens a block."""
     capacity: int
     """Blocks that can be handed out at once."""
+    free: int
+    """Blocks that can be taken now, cached ones that nobody uses included."""
+    cached: int = 0
+    """Free blocks that still hold a prefix."""
     evicted: int = 0
     """Cached blocks whose content was dropped so far."""
     releases: int = 0
     """Calls that may have made blocks free so far; unchanged means that nothing was."""
     observer: Observer | None = None
-
-    @property
-    @abstractmethod
-    def free(self) -> int:
-        """Blocks that can be taken now, cached ones that nobody uses included. Changes nothing."""
-
-    @property
-    @abstractmethod
-    def cached(self) -> int:
-        """Free blocks that still hold a prefix. Changes nothing."""
 
     @property
     def used(self) -> int:
@@ -95,5 +90,8 @@ class BlockAllocator(ABC):
         """Return the free blocks in the order in which they would be handed out, int64 [free]. Changes nothing."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise AssertionError where the books do not balance. Changes nothing; costs time in the pool's size."""
+    def check(self, tables: Iterable[Int64] | None = None) -> None:
+        """Raise AssertionError where the books do not balance. Changes nothing; costs time in the pool's size.
+
+        With `tables`, the blocks of every holder, use counts are checked against them too.
+        """

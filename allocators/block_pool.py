@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,7 @@ from .free_queue import FreeQueue
 from .prefix_map import PrefixMap
 
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 
 _NO_NODE = -1
 
@@ -35,21 +38,13 @@ class BlockPool(BlockAllocator):
             num_nodes: prefix nodes are numbered below this; 0 turns the prefix cache off.
         """
         self.block_size = block_size
-        self.capacity = num_blocks - 1
+        self.capacity = self.free = num_blocks - 1
         self._queue = FreeQueue(num_blocks)
         self._queue.pop(1)
         self._prefixes = PrefixMap(num_nodes)
-        self._users: Int64 = np.zeros(num_blocks, np.int64)
+        # Users beyond the first: 0 for nearly all blocks, free or not, so that taking and giving back need not write it.
+        self._sharers: Int32 = np.zeros(num_blocks, np.int32)
         self._node: Int64 = np.full(num_blocks, _NO_NODE, np.int64)
-        self._cached = 0
-
-    @property
-    def free(self) -> int:
-        return len(self._queue)
-
-    @property
-    def cached(self) -> int:
-        return self._cached
 
     def match(self, nodes: Int64) -> Int64:
         return self._prefixes.match(nodes)
@@ -58,15 +53,17 @@ class BlockPool(BlockAllocator):
         return node in self._prefixes
 
     def idle(self, blocks: Int64) -> int:
-        return len(blocks) - int(np.count_nonzero(self._users[blocks]))
+        return int(np.count_nonzero(self._queue.contains(blocks)))
 
     def touch(self, blocks: Int64) -> None:
-        users = self._users[blocks]
-        idle = blocks[users == 0]
-        if len(idle):
-            self._queue.remove(idle)
-            self._cached -= len(idle)
-        self._users[blocks] = users + 1
+        idle = self._queue.contains(blocks)
+        count = int(np.count_nonzero(idle))
+        if count:
+            self._queue.remove(blocks[idle])
+            self.free -= count
+            self.cached -= count
+        if count < len(blocks):
+            self._sharers[blocks[~idle]] += 1
         if self.observer:
             self.observer.hit(blocks)
 
@@ -79,13 +76,13 @@ class BlockPool(BlockAllocator):
             self._evict(blocks, nodes)
         elif evicted:
             self._evict(blocks[holding], nodes[holding])
-        self._users[blocks] = 1
+        self.free -= count
         return blocks
 
     def _evict(self, blocks: Int64, nodes: Int64) -> None:
         self._prefixes.drop(nodes, blocks)
         self._node[blocks] = _NO_NODE
-        self._cached -= len(blocks)
+        self.cached -= len(blocks)
         self.evicted += len(blocks)
         if self.observer:
             self.observer.evicted(blocks, nodes)
@@ -96,29 +93,39 @@ class BlockPool(BlockAllocator):
 
     def release(self, blocks: Int64, registered: int) -> None:
         self.releases += 1
-        users = self._users[blocks] - 1
-        self._users[blocks] = users
-        if np.count_nonzero(users):
-            unused = users == 0
-            registered = int(np.count_nonzero(unused[:registered]))
-            blocks = blocks[unused]
+        sharers = self._sharers[blocks]
+        if np.count_nonzero(sharers):
+            shared = sharers > 0
+            self._sharers[blocks[shared]] -= 1
+            registered -= int(np.count_nonzero(shared[:registered]))
+            blocks = blocks[~shared]
         # Last block first: so the plain ones, which come last, make the head of the queue in reverse.
         self._queue.prepend(blocks[registered:][::-1])
         self._queue.append(blocks[:registered][::-1])
-        self._cached += registered
+        self.free += len(blocks)
+        self.cached += registered
         if self.observer:
             self.observer.released(blocks)
 
     def free_order(self) -> Int64:
         return self._queue.order()
 
-    def check(self) -> None:
+    def users(self, tables: Iterable[Int64]) -> Int64:
+        """Return how many of the `tables` (one a holder) hold each block, int64 [capacity + 1]. For checks."""
+        held = np.concatenate([np.empty(0, np.int64), *tables])
+        return np.bincount(held, minlength=self.capacity + 1)
+
+    def check(self, tables: Iterable[Int64] | None = None) -> None:
         self._queue.check()
         self._prefixes.check(self._node)
         order = self._queue.order()
-        unused = np.flatnonzero(self._users == 0)
-        assert np.array_equal(np.sort(order), unused[unused != 0]), "free queue and use counts disagree"
-        assert self._users.min() >= 0, "a block was given back more often than it was taken"
+        assert len(order) == self.free, "free blocks miscounted"
         assert self.free + self.used == self.capacity, "blocks lost or made"
-        assert np.count_nonzero(self._node[order] != _NO_NODE) == self._cached, "cached blocks miscounted"
-        assert self._node[0] == _NO_NODE, "the null block holds a prefix"
+        assert np.count_nonzero(self._node[order] != _NO_NODE) == self.cached, "cached blocks miscounted"
+        assert self._node[0] == _NO_NODE and 0 not in order, "the null block is in use"
+        assert self._sharers.min() >= 0, "a block was given back more often than it was taken"
+        assert not self._sharers[order].any(), "a free block is in use"
+        if tables is not None:
+            users = self.users(tables)
+            assert np.array_equal(users > 0, ~np.isin(np.arange(len(users)), [0, *order])), "blocks lost or held free"
+            assert np.array_equal(np.maximum(users - 1, 0), self._sharers), "use counts are off"

@@ -40,6 +40,15 @@ class FreeQueue:
         live = self._ring[self._head : self._tail]
         return live[live != _HOLE]
 
+    def contains(self, blocks: Int64) -> npt.NDArray[np.bool_]:
+        """Return which of `blocks` (int64 [k]) are in the queue, bool [k]."""
+        # The position of a block that left may be stale, but then some other block or a hole is there.
+        position = self._position[blocks]
+        there = self._ring[position] == blocks
+        there &= position >= self._head
+        there &= position < self._tail
+        return there
+
     def pop(self, count: int) -> Int64:
         """Take the `count` blocks at the head, in order: int64 [count]. The caller checks that there are as many."""
         head = self._head
