@@ -296,6 +296,10 @@ class NaiveScheduler:
         return budget
 
     def _running_tokens(self, live: _Live, budget: int, cap: int) -> int:
+        """What a running request gets to compute.
+
+        `room` matters in asynchronous mode alone, while the token that fills `max_model_len` is in flight.
+        """
         if live.last_token_in_flight:
             return 0
         tokens = len(live.known) + live.placeholders - live.computed
@@ -347,7 +351,8 @@ class NaiveScheduler:
     def _schedule_waiting(self, step: _Step, budget: int, cap: int) -> None:
         """Admit from the head of the queue until the budget, the seats or the blocks run out.
 
-        Stale requests are stepped over, and keep their place.
+        Stale requests are stepped over, and keep their place. With at most two steps out this never comes
+        up: a step that preempts admits nobody, and the stale tokens arrive before the next one is scheduled.
         """
         passed_over: list[_Live] = []
         while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,10 @@ class Recording:
     free_order: npt.NDArray[np.int64]
     """The free queue from its head when all is done."""
     evicted_total: int
+    events: dict[str, int] = field(default_factory=dict)
+    """How often the engine did things of interest, by the recorder's names."""
+    exercises: tuple[str, ...] = ()
+    """The events for whose sake the recording was made."""
     requests: RecordedRequests | None = None
     """None where the trace is a file of its own."""
     trace: dict[str, Any] | None = None
@@ -123,18 +127,20 @@ def _int64(values: Any) -> npt.NDArray[np.int64]:
     return np.asarray(values, dtype=np.int64)
 
 
-def _own_recording(name: str, about: dict[str, Any], arrays: Mapping[str, Any]) -> Recording:
+def _own_recording(label: str, about: dict[str, Any], arrays: Mapping[str, Any]) -> Recording:
     steps = Steps(**{f.name: _int64(arrays[f.name]) for f in fields(Steps)})
     tokens = _int64(np.cumsum(arrays["token_differences"], dtype=np.int64))
     rest = [f.name for f in fields(RecordedRequests) if f.name != "tokens"]
     return Recording(
-        name=name,
+        name=label,
         settings=about["settings"],
         steps=steps,
         columns={column: _int64(arrays[column]) for column in REQUEST_COLUMNS},
         free_order=_int64(arrays["free_order"]),
         evicted_total=int(arrays["evicted"].sum()),
-        requests=RecordedRequests(tokens=tokens, **{field: _int64(arrays[field]) for field in rest}),
+        events=about["events"],
+        exercises=tuple(about["exercises"]),
+        requests=RecordedRequests(tokens=tokens, **{name: _int64(arrays[name]) for name in rest}),
     )
 
 
@@ -168,7 +174,7 @@ def _reference_recording(name: str, about: dict[str, Any], arrays: Mapping[str, 
     config = about["cfg"]
     asynchronous = config["async_sched"]
     evicted = None if asynchronous else np.diff(_int64(arrays["removed_ptr"]))
-    steps = {field: _int64(arrays[key]) for field, key in _REFERENCE_STEP_ARRAYS.items()}
+    steps = {column: _int64(arrays[key]) for column, key in _REFERENCE_STEP_ARRAYS.items()}
     return Recording(
         name=name,
         settings={

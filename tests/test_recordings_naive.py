@@ -119,3 +119,99 @@ only_thorough = pytest.mark.skipif(
 def test_reference_recording(name: str) -> None:
     recording = load_recording(REFERENCE / name)
     hold_against(recording, reference_requests(recording))
+
+
+OWN_NAMES = sorted(path.stem for path in OWN.glob("*.npz"))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_own_recordings_cover_the_settings(asynchronous: bool) -> None:
+    every = [load_recording(OWN / name).settings for name in OWN_NAMES]
+    ours = [settings for settings in every if settings["async_scheduling"] == asynchronous]
+    used = {key: {settings[key] for settings in ours} for key in ours[0]}
+    assert used["policy"] == {"fcfs", "priority"}
+    assert used["prefix_caching"] == used["scheduler_reserve_full_isl"] == {False, True}
+    assert {1, 16} < used["block_size"]
+    for key in ("watermark", "long_prefill_token_threshold", "max_num_seqs", "max_num_batched_tokens"):
+        assert len(used[key]) > 1, key
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_own_recording(name: str) -> None:
+    recording = load_recording(OWN / name)
+    hold_against(recording, carried_requests(recording))
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_own_recording_exercises_what_it_is_for(name: str) -> None:
+    recording = load_recording(OWN / name)
+    assert recording.exercises
+    assert not [event for event in recording.exercises if recording.events.get(event, 0) == 0]
+    assert recording.events.get("preemptions", 0) == recording.columns["preemptions"].sum()
+    assert recording.events.get("evictions", 0) == recording.evicted_total
+
+
+Line = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def replayed() -> tuple[Recording, str, dict[str, list[int]], list[int]]:
+    """A recording and an equal replay of it; the lines as JSON, parsed anew by each test to spoil them."""
+    recording = load_recording(OWN / "async_eos")
+    result = replay(carried_requests(recording), **recording.settings)
+    return recording, json.dumps(result.steps), result.requests(), result.free_order
+
+
+@pytest.mark.parametrize("field", ["time_ns", "duration_ns", "evicted", "free"])
+def test_compare_names_step_and_field(replayed: Any, field: str) -> None:
+    recording, lines, requests, free_order = replayed
+    steps: list[Line] = json.loads(lines)
+    was = steps[7][field]
+    steps[7][field] = was + 1
+    steps[9]["time_ns"] += 1
+    with pytest.raises(AssertionError, match=f"async_eos: step 7: {field}: expected {was}, got {was + 1}"):
+        compare(recording, steps, free_order, requests)
+
+
+@pytest.mark.parametrize("field", ["preempted", "finished"])
+def test_compare_names_lists(replayed: Any, field: str) -> None:
+    recording, lines, requests, free_order = replayed
+    steps: list[Line] = json.loads(lines)
+    line = next(line for line in steps if line[field])
+    line[field].append(99)
+    with pytest.raises(AssertionError, match=f"step {line['step']}: {field}: expected .*, got .*99"):
+        compare(recording, iter(steps), free_order, requests)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(0, "request"), (1, "computed"), (2, "scheduled"), (3, "new ids")]
+)
+def test_compare_names_entry_and_field(replayed: Any, place: int, name: str) -> None:
+    recording, lines, requests, free_order = replayed
+    steps: list[Line] = json.loads(lines)
+    line = next(line for line in steps[20:] if len(line["scheduled"]) > 2)
+    entry = line["scheduled"][2]
+    entry[place] = [*entry[3], 5] if place == 3 else entry[place] + 1
+    with pytest.raises(AssertionError, match=f"step {line['step']}: entry 2: {name}: expected"):
+        compare(recording, steps, free_order, requests)
+
+
+def test_compare_names_a_missing_entry_and_a_missing_step(replayed: Any) -> None:
+    recording, lines, requests, free_order = replayed
+    steps: list[Line] = json.loads(lines)
+    steps[20]["scheduled"].pop()
+    with pytest.raises(AssertionError, match="step 20: scheduled requests: expected"):
+        compare(recording, steps, free_order, requests)
+    steps = json.loads(lines)[:-1]
+    with pytest.raises(AssertionError, match=f"step {len(steps)}: time_ns: expected .*, got nothing"):
+        compare(recording, steps, free_order, requests)
+
+
+def test_compare_names_requests_and_free_queue(replayed: Any) -> None:
+    recording, lines, requests, free_order = replayed
+    steps: list[Line] = json.loads(lines)
+    spoilt = [*requests["finished_ns"][:4], 0, *requests["finished_ns"][5:]]
+    with pytest.raises(AssertionError, match=r"finished_ns of request 4: expected .*, got 0"):
+        compare(recording, steps, free_order, {**requests, "finished_ns": spoilt})
+    with pytest.raises(AssertionError, match=f"free queue at position {len(free_order) - 1}: .*got nothing"):
+        compare(recording, steps, free_order[:-1], requests)
