@@ -28,11 +28,9 @@ def build_trace(columns: Columns, layout: Layout, name: str, limit: int | None =
     """
     if len(columns.arrival) == 0:
         raise InputError(f"{name}: no requests in it{_left_out(columns)}")
-    notes = _notes(columns, layout)
     arrival = _int64(columns.arrival)
     order, unsorted = _arrival_order(arrival)
-    if unsorted:
-        notes.append(f"{unsorted} rows were out of order and have been sorted by arrival")
+    notes = _notes(columns, layout, unsorted)
     order = order[:limit]
     arrival = arrival[order]
     if layout.time_unit == "datetime" or arrival[0] > TEN_YEARS_NS:
@@ -124,18 +122,29 @@ def _kinds(columns: Columns, order: npt.NDArray[np.intp]) -> tuple[Int32 | None,
 
 def _left_out(columns: Columns) -> str:
     if columns.skipped:
-        return f" ({columns.skipped} bad rows skipped, the first: {columns.first_skipped})"
-    return f" ({columns.failed} failed requests left out)" if columns.failed else ""
+        return f" ({_rows(columns.skipped, 'bad row')} skipped, the first: {columns.first_skipped})"
+    return f" ({_rows(columns.failed, 'failed request')} left out)" if columns.failed else ""
 
 
-def _notes(columns: Columns, layout: Layout) -> list[str]:
+def _notes(columns: Columns, layout: Layout, unsorted: int) -> list[str]:
     notes: list[str] = []
     if columns.skipped:
-        notes.append(f"{columns.skipped} bad rows were skipped, the first: {columns.first_skipped}")
+        verb = "was" if columns.skipped == 1 else "were"
+        notes.append(
+            f"{_rows(columns.skipped, 'bad row')} {verb} skipped, the first: {columns.first_skipped}"
+        )
     if columns.failed:
-        notes.append(f"{columns.failed} rows with 0 {layout.output_tokens} counted as failed and left out")
+        notes.append(f"{_rows(columns.failed)} with 0 {layout.output_tokens} counted as failed and left out")
     if columns.assumed_arrivals:
         notes.append(
-            f"{columns.assumed_arrivals} turns state only a delay and arrive that long after the one before"
+            f"arrivals of {_rows(columns.assumed_arrivals, 'turn')} that state only a delay: "
+            "that long after the turn before"
         )
+    if unsorted:
+        verbs = "was out of order and has" if unsorted == 1 else "were out of order and have"
+        notes.append(f"{_rows(unsorted)} {verbs} been sorted by arrival")
     return notes
+
+
+def _rows(number: int, what: str = "row") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

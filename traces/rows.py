@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import NoReturn
 
 from .columns import Columns
@@ -22,7 +23,7 @@ class BadRowError(Exception):
 
 def shown(value: object) -> str:
     """A value as the file has it, cut to a readable length."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
