@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvreplay.traces import InputError, Trace, load_trace, write_trace
 from kvreplay.traces.build import build_trace
@@ -17,16 +17,8 @@ from kvreplay.traces.output import whole_file
 from kvreplay.traces.rows import RowParser
 from kvreplay.traces.write import WRITERS, decimal_text
 
-COLUMNS = (
-    "arrival_ns",
-    "prompt_tokens",
-    "output_tokens",
-    "node_ptr",
-    "nodes",
-    "covered_tokens",
-    "session",
-    "parent",
-)
+LENGTHS = ("arrival_ns", "prompt_tokens", "output_tokens")
+IDENTITY = ("node_ptr", "nodes", "covered_tokens")
 OPTIONAL = ("think_ns", "priority")
 ALL_FORMATS = (*WRITERS, "parquet")
 
@@ -67,6 +59,7 @@ def assert_equal(left: Trace, right: Trace, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("format", ["kvreplay", "parquet"])
+@settings(deadline=None)
 @given(trace=traces())
 def test_own_formats_lose_nothing(
     tmp_path_factory: pytest.TempPathFactory, format: str, trace: Trace
@@ -74,7 +67,7 @@ def test_own_formats_lose_nothing(
     path = tmp_path_factory.getbasetemp() / f"own-{format}"
     assert write_trace(trace, path, format) == ()
     again = load_trace(path)
-    assert_equal(trace, again, COLUMNS + OPTIONAL)
+    assert_equal(trace, again, (*LENGTHS, *IDENTITY, "session", "parent", *OPTIONAL))
     assert (again.granularity, again.num_nodes) == (trace.granularity, trace.num_nodes)
     assert kinds(again) == kinds(trace)
 
@@ -84,6 +77,7 @@ def kinds(trace: Trace) -> list[str]:
 
 
 @pytest.mark.parametrize("format", ALL_FORMATS)
+@settings(deadline=None)
 @given(trace=traces())
 def test_every_format_keeps_times_and_lengths(
     tmp_path_factory: pytest.TempPathFactory, format: str, trace: Trace
@@ -106,10 +100,10 @@ def test_the_sample_survives_every_format_with_identity(tmp_path: Path) -> None:
     for format in ("mooncake", "kvreplay", "parquet", "bailian"):
         write_trace(sample, tmp_path / format, format)
         again = load_trace(tmp_path / format, id_tokens=64)
-        assert_equal(sample, again, (*COLUMNS[:6], "parent"))
+        assert_equal(sample, again, (*LENGTHS, *IDENTITY, "parent"))
     write_trace(sample, tmp_path / "tokens.gz", "tokens")
     tokens = load_trace(tmp_path / "tokens.gz")
-    assert_equal(sample, tokens, ("arrival_ns", "prompt_tokens", "output_tokens", "session", "parent"))
+    assert_equal(sample, tokens, (*LENGTHS, "session", "parent"))
 
 
 def test_what_is_lost_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvreplay.traces import Trace, load_trace
 from kvreplay.traces.describe import describe, hit_tokens
@@ -33,9 +33,8 @@ def intern_naively(rows: list[list[int]]) -> list[int]:
 
 
 def flat(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([item for row in rows for item in row], dtype=np.int64), pointers(
-        np.array([len(row) for row in rows])
-    )
+    items = np.array([item for row in rows for item in row], dtype=np.int64)
+    return items, pointers(np.array([len(row) for row in rows]))
 
 
 @given(sequences)
@@ -132,6 +131,7 @@ def test_the_first_fitting_follower_wins() -> None:
     assert reach.tolist() == [9, 12, 12]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
