@@ -79,12 +79,9 @@ def test_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_synth(tmp_path: Path) -> None:
-    trace(
-        "synth", "--requests", 100, "--duration", 60, "--arrivals", "poisson", "--quiet", "-o", tmp_path / "a"
-    )
-    trace(
-        "synth", "--requests", 100, "--duration", 60, "--arrivals", "poisson", "--quiet", "-o", tmp_path / "b"
-    )
+    options = ("--requests", 100, "--duration", 60, "--arrivals", "poisson", "--quiet")
+    for name in ("a", "b"):
+        trace("synth", *options, "-o", tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert load_trace(tmp_path / "a", id_tokens=64).arrival_ns[-1] < 60 * 10**9
     with pytest.raises(InputError, match="--turns"):
