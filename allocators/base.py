@@ -27,6 +27,10 @@ class Observer(Protocol):
         """The prefixes `nodes` that `blocks` held were given up."""
         ...
 
+    def missed(self, nodes: Int64) -> None:
+        """A request was given blocks to compute the prefixes `nodes`, which were not in the cache."""
+        ...
+
 
 class BlockAllocator(ABC):
     """Blocks of `block_size` tokens: handed out, shared by prefix, given back, evicted.

@@ -25,19 +25,11 @@ def add_trace_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a trace is read, for every command that reads one."""
     group = parser.add_argument_group("reading the trace")
     names = [known.name for known in FORMATS]
-    group.add_argument(
-        "--format", choices=names, help="the trace's format; recognised from its content if not given"
-    )
-    group.add_argument(
-        "--time-unit", choices=TIME_UNITS, help="unit of the time stamps, where not the format's own"
-    )
+    group.add_argument("--format", choices=names, help="the trace's format; recognised from its content if not given")
+    group.add_argument("--time-unit", choices=TIME_UNITS, help="unit of the time stamps, where not the format's own")
     group.add_argument("--id-tokens", type=int, metavar="N", help="tokens a block id of the trace stands for")
-    group.add_argument(
-        "--mapping", metavar="FILE.yaml", help="which column means what, for any CSV, JSONL or Parquet"
-    )
-    group.add_argument(
-        "--on-error", choices=("stop", "skip"), default="stop", help="at a bad row (default: stop)"
-    )
+    group.add_argument("--mapping", metavar="FILE.yaml", help="which column means what, for any CSV, JSONL or Parquet")
+    group.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="at a bad row (default: stop)")
     group.add_argument("--limit", type=int, metavar="N", help="only the first N requests in arrival order")
 
 
@@ -113,12 +105,8 @@ def _shown(value: object) -> str:
 
 def _list_names(as_json: bool) -> None:
     if as_json:
-        published = {
-            name: {"about": p.about, "licence": p.licence, "url": p.url} for name, p in PUBLISHED.items()
-        }
-        print(
-            json.dumps({"builtin": {name: b.about for name, b in BUILTINS.items()}, "published": published})
-        )
+        published = {name: {"about": p.about, "licence": p.licence, "url": p.url} for name, p in PUBLISHED.items()}
+        print(json.dumps({"builtin": {name: b.about for name, b in BUILTINS.items()}, "published": published}))
         return
     print("always there:")
     for name, builtin in BUILTINS.items():
@@ -154,16 +142,10 @@ def _configure_synth(commands: Any) -> None:
     for field in fields(Synth):
         option = f"--{field.name.replace('_', '-')}"
         if field.name == "arrivals":
-            parser.add_argument(
-                option, choices=("bursty", "poisson"), default=field.default, help="(default: bursty)"
-            )
+            parser.add_argument(option, choices=("bursty", "poisson"), default=field.default, help="(default: bursty)")
         else:
-            parser.add_argument(
-                option, type=type(field.default), default=field.default, help=_SYNTH_HELP[field.name]
-            )
-    parser.add_argument(
-        "--to", default="mooncake", choices=(*WRITERS, "parquet"), help="format (default: mooncake)"
-    )
+            parser.add_argument(option, type=type(field.default), default=field.default, help=_SYNTH_HELP[field.name])
+    parser.add_argument("--to", default="mooncake", choices=(*WRITERS, "parquet"), help="format (default: mooncake)")
     _add_out(parser)
     parser.set_defaults(run_trace=_synth)
 
@@ -192,9 +174,7 @@ def _synth(args: argparse.Namespace) -> None:
 def _configure_fetch(commands: Any) -> None:
     about = "download public traces to ~/.cache/kvreplay (or XDG_CACHE_HOME); their names are then TRACEs"
     parser = commands.add_parser("fetch", help="download a public trace", description=about)
-    parser.add_argument(
-        "name", nargs="+", choices=tuple(PUBLISHED), metavar="NAME", help=", ".join(PUBLISHED)
-    )
+    parser.add_argument("name", nargs="+", choices=tuple(PUBLISHED), metavar="NAME", help=", ".join(PUBLISHED))
     parser.add_argument("--quiet", action="store_true", help="no messages and no progress bar")
     parser.set_defaults(run_trace=_fetch)
 
@@ -207,8 +187,7 @@ def _fetch(args: argparse.Namespace) -> None:
             path, digest = fetch(name, report)
         verified = "as expected" if PUBLISHED[name].sha256 else "unverified: no sum to compare with is known"
         print(
-            f"{path}\n  licence {PUBLISHED[name].licence}, from {PUBLISHED[name].url}\n"
-            f"  sha256 {digest} ({verified})"
+            f"{path}\n  licence {PUBLISHED[name].licence}, from {PUBLISHED[name].url}\n  sha256 {digest} ({verified})"
         )
 
 
@@ -219,9 +198,7 @@ def _configure_hash(commands: Any) -> None:
     )
     parser = commands.add_parser("hash", help="turn token ids or text into block ids", description=about)
     parser.add_argument("trace", help=_TRACE_HELP)
-    parser.add_argument(
-        "--block-size", type=int, default=16, metavar="N", help="tokens an id stands for (default: 16)"
-    )
+    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens an id stands for (default: 16)")
     parser.add_argument(
         "--tokenizer", metavar="NAME", help="tokenizer.json or model name; needs the library tokenizers"
     )
@@ -257,9 +234,7 @@ def _tokenized(args: argparse.Namespace) -> Trace:
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--out", default="-", metavar="FILE", help=".gz and .zst compress (default: stdout)"
-    )
+    parser.add_argument("-o", "--out", default="-", metavar="FILE", help=".gz and .zst compress (default: stdout)")
     parser.add_argument("--quiet", action="store_true", help="no messages and no progress bar")
 
 

@@ -94,18 +94,22 @@ class Engine:
         self._async = async_scheduling
         self._fast_forward = fast_forward
         self._arrival: Event | None = None
+        """While the engine idles: what wakes it."""
+        self._awaited: dict[int, tuple[Event, Event]] = {}
+        """By request: the events of its first and last token."""
         self._in_flight: Step | None = None
         """The step that runs while the next one is scheduled (asynchronous scheduling)."""
         self._device_free_ns = 0
         env.process(self._run())
 
-    def submit(self, request: Request) -> None:
-        """Queue a request that arrives now."""
-        request.seen, request.done = Event(self.env), Event(self.env)
+    def submit(self, request: Request) -> tuple[Event, Event]:
+        """Queue a request that arrives now; returns the events of its first and of its last token."""
+        events = self._awaited[request.index] = Event(self.env), Event(self.env)
         self.scheduler.add(request)
         if self._arrival is not None:
             self._arrival.succeed()
             self._arrival = None
+        return events
 
     def _run(self) -> Generator[Event, Any, None]:
         env, scheduler = self.env, self.scheduler
@@ -122,11 +126,10 @@ class Engine:
                 continue
             if self._async:
                 step, self._in_flight = self._in_flight, step
-                if step is None:
-                    continue
-            if step.end_ns > env.now:
-                yield Tick(env, step.end_ns - env.now)
-            self._treat(step)
+            if step is not None:
+                if step.end_ns > env.now:
+                    yield Tick(env, step.end_ns - int(env.now))
+                self._treat(step)
 
     def _schedule(self) -> Step:
         scheduler, allocator = self.scheduler, self.scheduler.allocator
@@ -168,9 +171,9 @@ class Engine:
         if step.firsts or step.finishing:
             self.scheduler.treat(step, now)
             for request in step.firsts:
-                request.seen.succeed()
+                self._awaited[request.index][0].succeed()
             for request in step.finishing:
-                request.done.succeed()
+                self._awaited.pop(request.index)[1].succeed()
         for listener in self.listeners:
             listener.treated(step, now)
 
@@ -254,9 +257,7 @@ class Engine:
 class _TakeByStep:
     """Takes the blocks of several steps step by step, noting for each what that did."""
 
-    def __init__(
-        self, steps: list[Step], due: Int64, allocator: BlockAllocator, clocked: Clocked | None
-    ) -> None:
+    def __init__(self, steps: list[Step], due: Int64, allocator: BlockAllocator, clocked: Clocked | None) -> None:
         self._steps = steps
         self._due = due
         self._allocator = allocator

@@ -23,9 +23,7 @@ class Holdings:
         tokens: tokens in the KV cache or scheduled, of all running requests.
     """
 
-    def __init__(
-        self, allocator: BlockAllocator, table: BlockTable, nodes: BlockNodes, prefix_caching: bool
-    ) -> None:
+    def __init__(self, allocator: BlockAllocator, table: BlockTable, nodes: BlockNodes, prefix_caching: bool) -> None:
         self.allocator = allocator
         self.table = table
         self.block_size = allocator.block_size
@@ -66,6 +64,12 @@ class Holdings:
             self.allocator.touch(hits)
             self.table.flat[start : start + held] = hits
         request.held = request.registered = held
+        observer = self.allocator.observer
+        if observer is not None and request.nodes is not None:
+            known = (request.known - 1) // self.block_size
+            known = known if request.preemptions else min(known, request.shared)
+            if known > held:
+                observer.missed(request.nodes_between(held, known))
         self.blocks += held
         self.grow(request, count)
 
@@ -83,9 +87,7 @@ class Holdings:
         if self._caching and full > request.registered:
             start, stop = request.registered, full
             row = request.block_start
-            self.allocator.register(
-                request.nodes_between(start, stop), self.table.flat[row + start : row + stop]
-            )
+            self.allocator.register(request.nodes_between(start, stop), self.table.flat[row + start : row + stop])
             request.registered = full
 
     def release(self, request: Request) -> None:

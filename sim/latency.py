@@ -43,12 +43,7 @@ class LinearStepTime:
     def step(self, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> int:
         if not (prefill_tokens or decode_seqs):
             return 0
-        return (
-            self._base
-            + self._prefill * prefill_tokens
-            + self._decode * decode_seqs
-            + self._context * context_tokens
-        )
+        return self._base + self._prefill * prefill_tokens + self._decode * decode_seqs + self._context * context_tokens
 
     def decode_steps(self, decode_seqs: int, context_tokens: int, count: int) -> Int64:
         first = self.step(0, decode_seqs, context_tokens + decode_seqs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,10 @@ class RequestRecords:
         self._columns |= {name: array("q", [0]) * count for name in COUNTS}
         self.rejected_rows: list[int] = []
         """Requests that can never fit, in the order of arrival."""
+        self.progress: Callable[[int, int | None], None] | None = None
+        """Called with the requests done and all requests, a thousand times or so."""
+        self._count = count
+        self._done = 0
 
     def __getitem__(self, name: str) -> Int64:
         return np.frombuffer(self._columns[name], np.int64)
@@ -41,8 +46,15 @@ class RequestRecords:
         for name in COUNTS[1:]:
             columns[name][row] = getattr(request, name)
         columns["output_tokens"][row] = request.total - request.prompt
+        self._one_done()
 
     def rejected(self, row: int, arrival_ns: int) -> None:
         """Note a request that can never fit."""
         self._columns["arrival_ns"][row] = arrival_ns
         self.rejected_rows.append(row)
+        self._one_done()
+
+    def _one_done(self) -> None:
+        self._done += 1
+        if self.progress is not None and self._done % (self._count // 1000 + 1) == 0:
+            self.progress(self._done, self._count)

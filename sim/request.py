@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from simpy.events import Event
 
 from ..traces.blocks import BlockNodes
 
@@ -30,7 +29,6 @@ class Request:
         "computed",
         "decode_base",
         "decoding",
-        "done",
         "draining",
         "finish_step",
         "finished_ns",
@@ -50,7 +48,6 @@ class Request:
         "prompt",
         "registered",
         "running",
-        "seen",
         "shared",
         "tail_waste",
         "total",
@@ -89,11 +86,6 @@ class Request:
         self.shared = 0
         self.private_base = 0
 
-        self.seen: Event | None = None
-        """Happens when its first token is there."""
-        self.done: Event | None = None
-        """Happens when its last token is there."""
-
         self.first_scheduled_ns = UNSEEN
         self.first_token_ns = UNSEEN
         self.finished_ns = UNSEEN
@@ -113,9 +105,7 @@ class Request:
         assert self.nodes is not None
         if stop <= shared:
             return self.nodes[start:stop]
-        return np.concatenate(
-            (self.nodes[start:], np.arange(self.private_base + shared, self.private_base + stop))
-        )
+        return np.concatenate((self.nodes[start:], np.arange(self.private_base + shared, self.private_base + stop)))
 
     def load_nodes(self, nodes: BlockNodes) -> None:
         """Look up its nodes, once."""

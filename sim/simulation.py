@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import simpy
 from simpy.events import Event
 
+from ..allocators.base import Observer
 from ..allocators.block_pool import BlockPool
 from ..allocators.block_table import BlockTable
 from ..traces.blocks import BlockNodes
 from ..traces.trace import Trace
-from .engine import Clocked, Engine, Sampler, StepListener
+from .engine import Clocked, Engine
 from .holdings import Holdings
 from .latency import LinearStepTime
 from .meter import Meter
@@ -22,6 +23,10 @@ from .records import RequestRecords
 from .request import Request
 from .settings import Settings
 from .vllm_scheduler import VllmScheduler
+
+
+class ClockedObserver(Observer, Clocked, Protocol):
+    """An allocator's observer that is told the time."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,10 @@ class Simulation:
         self._arrival_ns = _scaled(trace, settings.arrivals.scale)
         self._priority = None if trace.priority is None else trace.priority.tolist()
         self._num_blocks = num_blocks
-        nodes = BlockNodes(trace, allocator.block_size)
-        pool = BlockPool(
-            num_blocks, allocator.block_size, nodes.num_nodes if allocator.prefix_caching else 0
-        )
+        self._nodes = nodes = BlockNodes(trace, allocator.block_size)
+        pool = BlockPool(num_blocks, allocator.block_size, nodes.num_nodes if allocator.prefix_caching else 0)
         self.allocator = pool
-        longest = min(
-            max(map(sum, zip(self._prompt, self._output, strict=True)), default=1), scheduler.max_model_len
-        )
+        longest = min(max(map(sum, zip(self._prompt, self._output, strict=True)), default=1), scheduler.max_model_len)
         width = min(-(-longest // allocator.block_size) + 1, num_blocks)
         table = BlockTable(min(scheduler.max_num_seqs, max(len(trace), 1)), width)
         holdings = Holdings(pool, table, nodes, allocator.prefix_caching)
@@ -84,6 +85,16 @@ class Simulation:
             for row, parent in enumerate(trace.parent.tolist()):
                 if parent >= 0:
                     self._followers.setdefault(parent, []).append(row)
+
+    @property
+    def num_nodes(self) -> int:
+        """Prefix nodes are numbered below this."""
+        return self._nodes.num_nodes
+
+    def observe(self, observer: ClockedObserver) -> None:
+        """Tell `observer` of what happens to blocks, and when."""
+        self.allocator.observer = observer
+        self.engine.clocked = observer
 
     def run(self) -> Result:
         """Run to the end of the last request."""
@@ -120,10 +131,9 @@ class Simulation:
         if self._fits(prompt, total):
             priority = 0 if self._priority is None else self._priority[index]
             request = Request(index, arrival_ns, prompt, total, priority)
-            self.engine.submit(request)
-            assert request.seen is not None and request.done is not None
-            yield request.seen
-            yield request.done
+            first_token, last_token = self.engine.submit(request)
+            yield first_token
+            yield last_token
             self.records.finished(request)
         else:
             self.records.rejected(index, arrival_ns)
