@@ -227,9 +227,11 @@ def _tokenized(args: argparse.Namespace) -> Trace:
         for line in tokenized(opened.lines(), opened.name, encode):
             file.write(line)
         file.flush()
-        trace = load_trace(
-            file.name, format="tokens", time_unit=args.time_unit, on_error=args.on_error, limit=args.limit
-        )
+        options = {"time_unit": args.time_unit, "on_error": args.on_error, "limit": args.limit}
+        try:
+            trace = load_trace(file.name, format="tokens", **options)
+        except InputError as error:
+            raise InputError(str(error).replace(file.name, opened.name)) from None
     return replace(trace, name=opened.name)
 
 

@@ -7,6 +7,8 @@ import functools
 import hashlib
 import http.server
 import json
+import re
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -175,3 +177,36 @@ def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert report is not None
         report(1, 2)
         report(2, None)
+
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "traces.md"
+
+
+def test_every_documented_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^kvreplay trace (.*)$", DOCUMENT.read_text(), re.MULTILINE)
+    assert len(commands) > 5
+    for command in commands:
+        assert trace(*shlex.split(command)) == 0
+
+
+def test_documented_python_and_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL))
+    exec(blocks["python"], {})
+    Path("map.yaml").write_text(blocks["yaml"].replace("  prompt_token_ids", "  # prompt_token_ids"))
+    header = "start_time,n_prompt,n_generated,hashes,conversation,pause,model,priority\n"
+    Path("t.csv").write_text(header + "5,40,3,7 8,a,,M,1\n6.5,20,0,7,a,1,M,1\n7,64,2,[7 9],a,1.5,M,0\n")
+    found = load_trace("t.csv", mapping="map.yaml")
+    assert found.arrival_ns.tolist() == [5_000_000, 7_000_000]
+    assert found.think_ns is not None
+    assert found.think_ns.tolist() == [-1, 1_500_000]
+
+
+def test_every_subcommand_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("info", "convert", "synth", "fetch", "hash"):
+        with pytest.raises(SystemExit) as caught:
+            trace(command, "--help")
+        assert caught.value.code == 0
+        assert len(capsys.readouterr().out) > 300
+        assert f"trace {command}" in DOCUMENT.read_text()

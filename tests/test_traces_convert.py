@@ -61,9 +61,7 @@ def assert_equal(left: Trace, right: Trace, names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("format", ["kvreplay", "parquet"])
 @settings(deadline=None)
 @given(trace=traces())
-def test_own_formats_lose_nothing(
-    tmp_path_factory: pytest.TempPathFactory, format: str, trace: Trace
-) -> None:
+def test_own_formats_lose_nothing(tmp_path_factory: pytest.TempPathFactory, format: str, trace: Trace) -> None:
     path = tmp_path_factory.getbasetemp() / f"own-{format}"
     assert write_trace(trace, path, format) == ()
     again = load_trace(path)

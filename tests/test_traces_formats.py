@@ -94,9 +94,7 @@ def test_azure_2023_keeps_seven_digits(tmp_path: Path) -> None:
     assert trace.nodes is None
 
 
-@pytest.mark.parametrize(
-    "second", ["2024-05-10 00:00:00+00:00", "2024-05-10T02:00:00+02:00", "2024-05-10 00:00:00Z"]
-)
+@pytest.mark.parametrize("second", ["2024-05-10 00:00:00+00:00", "2024-05-10T02:00:00+02:00", "2024-05-10 00:00:00Z"])
 def test_azure_2024_time_zones(tmp_path: Path, second: str) -> None:
     text = f"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,8,1\n{second},9,2\n"
     trace = read(tmp_path, text)
@@ -106,9 +104,7 @@ def test_azure_2024_time_zones(tmp_path: Path, second: str) -> None:
 
 
 def test_burstgpt_both_schemas(tmp_path: Path) -> None:
-    old = (
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,API log\n"
-    )
+    old = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,API log\n"
     trace = read(tmp_path, old + "45,GPT-4,10,0,10,API log\n118.25,GPT-4,417,276,693,API log\n")
     assert trace.arrival_ns.tolist() == [5_000_000_000, 118_250_000_000]
     assert trace.kind is not None

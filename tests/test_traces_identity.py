@@ -134,18 +134,14 @@ def test_the_first_fitting_follower_wins() -> None:
 @settings(deadline=None)
 @given(
     st.lists(
-        st.tuples(
-            st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1)
-        ),
+        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1)),
         min_size=1,
         max_size=8,
     )
 )
 def test_token_ids_share_what_they_share(tmp_path_factory, requests) -> None:
     path = tmp_path_factory.getbasetemp() / "tokens.jsonl"
-    rows = [
-        {"timestamp": i, "prompt_token_ids": p, "output_token_ids": o} for i, (p, o) in enumerate(requests)
-    ]
+    rows = [{"timestamp": i, "prompt_token_ids": p, "output_token_ids": o} for i, (p, o) in enumerate(requests)]
     path.write_text("\n".join(map(json.dumps, rows)))
     trace = load_trace(path)
     known = [prompt + output for prompt, output in requests]
@@ -153,8 +149,7 @@ def test_token_ids_share_what_they_share(tmp_path_factory, requests) -> None:
     assert trace.nodes.tolist() == intern_naively(known)
     assert covered(trace) == [len(tokens) for tokens in known]
     expected = [
-        max((common(prompt, earlier) for earlier in known[:i]), default=0)
-        for i, (prompt, _) in enumerate(requests)
+        max((common(prompt, earlier) for earlier in known[:i]), default=0) for i, (prompt, _) in enumerate(requests)
     ]
     assert hit_tokens(trace).tolist() == expected
     blocks = in_blocks(trace, 2)

@@ -39,9 +39,7 @@ def test_the_sample_is_what_it_is_said_to_be() -> None:
 def test_the_seed_decides() -> None:
     what = Synth(requests=200)
     assert np.array_equal(synthesize(what).arrival_ns, synthesize(what).arrival_ns)
-    assert not np.array_equal(
-        synthesize(what).prompt_tokens[:50], synthesize(replace(what, seed=1)).prompt_tokens[:50]
-    )
+    assert not np.array_equal(synthesize(what).prompt_tokens[:50], synthesize(replace(what, seed=1)).prompt_tokens[:50])
 
 
 def test_poisson_arrivals_are_less_bursty() -> None:

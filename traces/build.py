@@ -33,12 +33,10 @@ def build_trace(columns: Columns, layout: Layout, name: str, limit: int | None =
     notes = _notes(columns, layout, unsorted)
     order = order[:limit]
     arrival = arrival[order]
-    if layout.time_unit == "datetime" or arrival[0] > TEN_YEARS_NS:
-        notes += (
-            []
-            if layout.time_unit == "datetime"
-            else ["arrivals are epoch times; they now count from the first"]
-        )
+    is_epoch = layout.time_unit != "datetime" and arrival[0] > TEN_YEARS_NS
+    if is_epoch:
+        notes.append("arrivals are epoch times; they now count from the first")
+    if is_epoch or layout.time_unit == "datetime":
         arrival = arrival - arrival[0]
     prompt, output = _int32(columns.prompt)[order], _int32(columns.output)[order]
     session, parent = _links(columns, order)
@@ -130,9 +128,7 @@ def _notes(columns: Columns, layout: Layout, unsorted: int) -> list[str]:
     notes: list[str] = []
     if columns.skipped:
         verb = "was" if columns.skipped == 1 else "were"
-        notes.append(
-            f"{_rows(columns.skipped, 'bad row')} {verb} skipped, the first: {columns.first_skipped}"
-        )
+        notes.append(f"{_rows(columns.skipped, 'bad row')} {verb} skipped, the first: {columns.first_skipped}")
     if columns.failed:
         notes.append(f"{_rows(columns.failed)} with 0 {layout.output_tokens} counted as failed and left out")
     if columns.assumed_arrivals:

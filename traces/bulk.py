@@ -64,7 +64,5 @@ def _append_names(
     if values is None:
         target.extend([-1] * int(keep.sum()))
         return
-    kept = (
-        values if keep.all() else [value for value, good in zip(values, keep.tolist(), strict=True) if good]
-    )
+    kept = values if keep.all() else [value for value, good in zip(values, keep.tolist(), strict=True) if good]
     target.extend([-1 if is_no_name(value) else names.setdefault(value, len(names)) for value in kept])

@@ -33,9 +33,7 @@ class Published:
         return self.url.rsplit("/", 1)[-1]
 
 
-BUILTINS = {
-    "sample": Builtin("sample.jsonl.gz", 64, "an hour of synthetic chat, bursty, sessions and shared prompts")
-}
+BUILTINS = {"sample": Builtin("sample.jsonl.gz", 64, "an hour of synthetic chat, bursty, sessions and shared prompts")}
 
 _MOONCAKE = "https://raw.githubusercontent.com/kvcache-ai/Mooncake/main/FAST25-release/traces"
 _AZURE = "https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data"

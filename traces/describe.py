@@ -27,9 +27,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "first_arrival_s": float(trace.arrival_ns[0]) / 1e9,
         "span_s": span,
     }
-    for name, total in zip(
-        ("requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s"), rates, strict=False
-    ):
+    for name, total in zip(("requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s"), rates, strict=False):
         found[name] = total / span
     found |= {
         "prompt_tokens": prompt,
@@ -82,9 +80,7 @@ def _held_before(nodes: npt.NDArray[np.int32], held: Int64, most: int) -> Int64:
 
 
 def _lengths(tokens: npt.NDArray[np.int32]) -> dict[str, float]:
-    values = {
-        f"p{p}": float(v) for p, v in zip(_PERCENTILES, np.percentile(tokens, _PERCENTILES), strict=True)
-    }
+    values = {f"p{p}": float(v) for p, v in zip(_PERCENTILES, np.percentile(tokens, _PERCENTILES), strict=True)}
     return {"mean": float(tokens.mean()), **values, "max": int(tokens.max())}
 
 

@@ -64,9 +64,7 @@ def load_trace(
         return build_trace(columns, layout, opened.name, limit)
 
 
-def _check_options(
-    time_unit: str | None, id_tokens: int | None, on_error: str, limit: int | None, both: bool
-) -> None:
+def _check_options(time_unit: str | None, id_tokens: int | None, on_error: str, limit: int | None, both: bool) -> None:
     if both:
         raise InputError("--format and --mapping: expected one of them, not both")
     if time_unit is not None and time_unit not in TIME_UNITS:

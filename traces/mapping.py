@@ -40,9 +40,7 @@ def layout_from_mapping(mapping: str | Path | dict[str, Any]) -> Layout:
     _check_keys(content, _KEYS, place)
     columns = content.get("columns")
     if not isinstance(columns, dict):
-        raise InputError(
-            f"{place}: columns: expected a name for each of {', '.join(_COLUMNS)} that the file has"
-        )
+        raise InputError(f"{place}: columns: expected a name for each of {', '.join(_COLUMNS)} that the file has")
     _check_keys(columns, _COLUMNS, f"{place}: columns")
     for key, value in columns.items():
         if not isinstance(value, str):

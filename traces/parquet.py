@@ -45,9 +45,7 @@ class ParquetRows:
         """Names of the columns."""
         return self._file.schema_arrow.names
 
-    def read(
-        self, parser: RowParser, bad_row: Callable[[int, BadRowError], None], progress: Progress | None
-    ) -> None:
+    def read(self, parser: RowParser, bad_row: Callable[[int, BadRowError], None], progress: Progress | None) -> None:
         """Append every row to the parser's columns; as `read_jsonl`."""
         check_header(self.fields, parser.layout, self.name)
         used = [field for field in self.fields if field in parser.layout.fields]
@@ -98,9 +96,7 @@ def _arrivals(column: Any, layout: Layout) -> Int64:
     return values * scale
 
 
-def _append_rows(
-    batch: Any, before: int, parser: RowParser, bad_row: Callable[[int, BadRowError], None]
-) -> None:
+def _append_rows(batch: Any, before: int, parser: RowParser, bad_row: Callable[[int, BadRowError], None]) -> None:
     columns = [_as_json(column) for column in batch.columns]
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
         try:

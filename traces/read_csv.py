@@ -19,14 +19,13 @@ _BLOCK = 1 << 15
 _Block = tuple[list[list[str]], list[int]]
 
 
-def read_csv(
-    lines: Iterable[bytes], parser: RowParser, bad_row: Callable[[int, BadRowError], None], name: str
-) -> None:
+def read_csv(lines: Iterable[bytes], parser: RowParser, bad_row: Callable[[int, BadRowError], None], name: str) -> None:
     """Append every row to the parser's columns; as `read_jsonl`.
 
     Raises:
         InputError: the header lacks a column, or the file is no CSV.
     """
+    csv.field_size_limit(1 << 30)  # lists of ids are long
     reader = csv.reader(line.decode(errors="replace") for line in lines)
     try:
         header = [field.strip() for field in next((row for row in reader if row), [])]

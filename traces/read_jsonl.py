@@ -12,9 +12,7 @@ from .rows import BadRowError, RowParser, shown
 _decode = json.JSONDecoder(parse_float=Decimal).decode
 
 
-def read_jsonl(
-    lines: Iterable[bytes], parser: RowParser, bad_row: Callable[[int, BadRowError], None]
-) -> None:
+def read_jsonl(lines: Iterable[bytes], parser: RowParser, bad_row: Callable[[int, BadRowError], None]) -> None:
     """Append every line to the parser's columns; blank lines are passed over.
 
     Args:

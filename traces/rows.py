@@ -166,16 +166,10 @@ class RowParser:
             self.columns.assumed_arrivals += 1
             return self._last_arrival[session] + think
         try:
-            return (
-                stamp_to_ns(value)
-                if self.layout.time_unit == "datetime"
-                else number_to_ns(value, self._ns_per_unit)
-            )
+            return stamp_to_ns(value) if self.layout.time_unit == "datetime" else number_to_ns(value, self._ns_per_unit)
         except ValueError:
             unit = self.layout.time_unit
-            form = (
-                "a date and time (ISO 8601)" if unit == "datetime" else f"a number of at least 0, in {unit}"
-            )
+            form = "a date and time (ISO 8601)" if unit == "datetime" else f"a number of at least 0, in {unit}"
             refuse(field, value, form + " (see --time-unit)")
 
     def _think(self, row: Mapping[str, object]) -> int:

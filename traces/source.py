@@ -28,11 +28,7 @@ class _Counting(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        data = (
-            self.raw.read1(len(buffer))
-            if isinstance(self.raw, io.BufferedReader)
-            else self.raw.read(len(buffer))
-        )
+        data = self.raw.read1(len(buffer)) if isinstance(self.raw, io.BufferedReader) else self.raw.read(len(buffer))
         buffer[: len(data)] = data
         self.count += len(data)
         return len(data)

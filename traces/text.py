@@ -26,9 +26,7 @@ class TextRows:
         """Field names that the first rows show, in order."""
         self.first_line = head[0].decode(errors="replace").strip() if head else ""
 
-    def read(
-        self, parser: RowParser, bad_row: Callable[[int, BadRowError], None], progress: Progress | None
-    ) -> None:
+    def read(self, parser: RowParser, bad_row: Callable[[int, BadRowError], None], progress: Progress | None) -> None:
         """Append every row to the parser's columns, as the container of its layout says.
 
         Args:

@@ -54,9 +54,7 @@ def losses(trace: Trace, format: str) -> tuple[str, ...]:
     if format == "azure" and trace.arrival_ns[0] != 0:
         lost.append("arrivals will count from the first request")
     if format in ("mooncake", "bailian") and trace.granularity not in (0, _id_tokens(format)):
-        lost.append(
-            f"block ids stand for {trace.granularity} tokens: read it with --id-tokens {trace.granularity}"
-        )
+        lost.append(f"block ids stand for {trace.granularity} tokens: read it with --id-tokens {trace.granularity}")
     if format not in ("kvreplay", "mooncake") and trace.think_ns is not None:
         lost.append("stated think times are not written")
     if format not in ("kvreplay", "bailian", "burstgpt") and trace.kind is not None:
