@@ -35,8 +35,8 @@ class Observer(Protocol):
 class BlockAllocator(ABC):
     """Blocks of `block_size` tokens: handed out, shared by prefix, given back, evicted.
 
-    An id is a block number; a *node* is the number of a whole prefix (see `kvreplay.traces.trace`). Capacity and use are
-    counted in blocks. A caller holds blocks in a table of its own; the allocator knows only how many hold each.
+    An id is a block number; a *node* is the number of a whole prefix (see `kvreplay.traces.trace`). Capacity and use
+    are counted in blocks. A caller holds blocks in a table of its own; the allocator knows only how many hold each.
     A method that the caller's checks should have prevented (taking more than is free) may corrupt the state: `check()`
     finds out.
     """
@@ -78,7 +78,7 @@ class BlockAllocator(ABC):
 
     @abstractmethod
     def take(self, count: int) -> Int64:
-        """Hand out `count` blocks (int64 [count]), evicting what they held. `count <= free` is the caller's to check."""
+        """Hand out `count` blocks (int64 [count]), evicting what they held. The caller checks `count <= free`."""
 
     @abstractmethod
     def register(self, nodes: Int64, blocks: Int64) -> None:

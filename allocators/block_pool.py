@@ -42,7 +42,7 @@ class BlockPool(BlockAllocator):
         self._queue = FreeQueue(num_blocks)
         self._queue.pop(1)
         self._prefixes = PrefixMap(num_nodes)
-        # Users beyond the first: 0 for nearly all blocks, free or not, so that taking and giving back need not write it.
+        # Users beyond the first: 0 for nearly all blocks, free or not, so that taking and giving back leave it alone.
         self._sharers: Int32 = np.zeros(num_blocks, np.int32)
         self._node: Int64 = np.full(num_blocks, _NO_NODE, np.int64)
 

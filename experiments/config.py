@@ -168,12 +168,11 @@ def _checked(key: str, value: Any, hint: Any, place: str) -> Any:
     kinds = get_args(hint) or (hint,)
     if value is None and type(None) in kinds:
         return None
-    kind = cast(type, kinds[0])
-    if kind is float and type(value) is int:
+    if kinds == (float,) and type(value) is int:
         value = float(value)
     # bool is a subclass of int, hence no isinstance.
-    if type(value) is not kind or not _in_range(key, value):
-        raise InputError(f"{place}: {key}: expected {_describe(key, kind)}, got {value!r}")
+    if type(value) not in kinds or not _in_range(key, value):
+        raise InputError(f"{place}: {key}: expected {_describe(key, cast(type, kinds[0]))}, got {value!r}")
     return value
 
 
@@ -182,6 +181,8 @@ def _in_range(key: str, value: Any) -> bool:
         return value in _CHOICES[key]
     if key == "arrivals.scale":
         return 0 < value < float("inf")
+    if key == "requests.max_new_tokens":
+        return value == "recorded" if isinstance(value, str) else value >= 1
     return key not in _AT_LEAST or bool(value >= _AT_LEAST[key])
 
 
@@ -190,5 +191,7 @@ def _describe(key: str, kind: type) -> str:
         return " or ".join(_CHOICES[key])
     if key == "arrivals.scale":
         return "a number above 0"
+    if key == "requests.max_new_tokens":
+        return "recorded or a whole number of at least 1"
     noun = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]
     return f"{noun} of at least {_AT_LEAST[key]}" if key in _AT_LEAST else noun

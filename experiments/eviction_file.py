@@ -28,7 +28,7 @@ class EvictionFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._spill: IO[bytes] = tempfile.TemporaryFile(dir=folder)
+        self._spill: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by __exit__)
         self._chunk: Int64 = np.empty((_CHUNK, len(_FIELDS)), np.int64)
         self._filled = 0
         self._spilled = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..sim.request import Request
 from ..sim.step import Step
 from ..sim.timeline import Timeline
 from ..sim.vllm_scheduler import VllmScheduler

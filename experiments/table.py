@@ -29,7 +29,7 @@ def summary_table(summary: dict[str, Any]) -> str:
 def _counts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     usage, waste, running = summary["kv_usage"], summary["tail_waste"], summary["running"]
     capacity = summary["config"]["allocator"]
-    rows = [
+    return [
         ("requests", _requests(summary)),
         ("simulated", f"{summary['simulated_s']:,.1f} s in {summary['steps']:,} steps"),
         ("took", f"{summary['wall_s']:.2f} s ({summary['cpu_s']:.2f} s CPU)"),
@@ -53,7 +53,6 @@ def _counts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"at its end, {waste['tokens_max']} at most",
         ),
     ]
-    return rows
 
 
 def _requests(summary: dict[str, Any]) -> str:

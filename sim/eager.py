@@ -48,7 +48,7 @@ class EagerRegistration:
             when, place, tokens, request = heapq.heappop(due)
             current = tokens - 1 - request.decode_base + self._delay
             # A request that was preempted or held up since has a newer entry or none.
-            if request.decoding and request.order == place and current == when:
-                if tokens > request.registered * self._block_size:
-                    self._holdings.register(request, tokens)
-                    self.watch(request)
+            valid = request.decoding and request.order == place and current == when
+            if valid and tokens > request.registered * self._block_size:
+                self._holdings.register(request, tokens)
+                self.watch(request)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import simpy
-from simpy.events import Event
+from simpy.events import Event, EventPriority
 
 from ..allocators.base import BlockAllocator
 from .latency import StepTime
@@ -19,7 +19,7 @@ from .vllm_scheduler import VllmScheduler
 
 Int64 = npt.NDArray[np.int64]
 
-_LAST = 2
+_LAST = EventPriority(2)
 """Event priority: after everything else at the same instant (SimPy's own are 0 and 1)."""
 
 _MOST_STEPS = 4096

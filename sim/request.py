@@ -30,6 +30,8 @@ class Request:
         "decode_base",
         "decoding",
         "draining",
+        "ending",
+        "eos",
         "finish_step",
         "finished_ns",
         "first_scheduled_ns",
@@ -53,12 +55,16 @@ class Request:
         "total",
     )
 
-    def __init__(self, index: int, arrival_ns: int, prompt: int, total: int, priority: int = 0) -> None:
+    def __init__(
+        self, index: int, arrival_ns: int, prompt: int, total: int, priority: int = 0, eos: bool = False
+    ) -> None:
         self.index = index
         self.arrival_ns = arrival_ns
         self.prompt = prompt
         self.total = total
         self.priority = priority
+        self.eos = eos
+        """Whether it ends by itself: the engine learns only from the last token that it is the last."""
         self.known = prompt
         self.computed = 0
         self.pending = 0
@@ -69,6 +75,8 @@ class Request:
         """While decoding: before step t it has `decode_base + t` tokens in the KV cache."""
         self.draining = False
         """Whether its last token is in flight: it runs, but is scheduled no more."""
+        self.ending = False
+        """Whether its last token is being computed."""
         self.running = False
         self.order = UNSEEN
         """Place in the running list: later admissions have larger numbers."""

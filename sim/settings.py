@@ -47,7 +47,9 @@ class LatencySettings:
 class RequestSettings:
     """What the server is told of a request."""
 
-    max_new_tokens: str = "recorded"
+    max_new_tokens: str | int = "recorded"
+    """`recorded`: each request's own output length; a number: the same for all, and a request that generated fewer
+    tokens ends by EOS there."""
 
 
 @dataclass(frozen=True)

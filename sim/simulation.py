@@ -49,8 +49,16 @@ class Result:
 class Simulation:
     """One trace through one simulated engine."""
 
-    def __init__(self, trace: Trace, settings: Settings, num_blocks: int) -> None:
+    def __init__(
+        self, trace: Trace, settings: Settings, num_blocks: int, max_new_tokens: list[int] | None = None
+    ) -> None:
         """Set everything up; `run` runs it.
+
+        Args:
+            trace: the requests.
+            settings: of the engine; how large the pool is, they need not say.
+            num_blocks: of the pool, null block included.
+            max_new_tokens: what the server is told of each request [n], in place of what the settings say.
 
         Raises:
             InputError: the block size does not go with the trace's.
@@ -61,6 +69,10 @@ class Simulation:
         scheduler, allocator = settings.scheduler, settings.allocator
         self._prompt = trace.prompt_tokens.tolist()
         self._output = trace.output_tokens.tolist()
+        told = settings.requests.max_new_tokens
+        self._told = max_new_tokens
+        if self._told is None and isinstance(told, int):
+            self._told = [told] * len(trace)
         self._arrival_ns = _scaled(trace, settings.arrivals.scale)
         self._priority = None if trace.priority is None else trace.priority.tolist()
         self._num_blocks = num_blocks
@@ -127,10 +139,14 @@ class Simulation:
     def _request(self, index: int, arrival_ns: int) -> Generator[Event, Any, None]:
         """The life of a request: it waits for its first token and for its last, then the next turn may come."""
         prompt = self._prompt[index]
-        total = min(prompt + self._output[index], self._settings.scheduler.max_model_len)
+        output = self._output[index]
+        longest = self._settings.scheduler.max_model_len
+        told = output if self._told is None else self._told[index]
+        total = min(prompt + min(output, told), longest)
+        eos = total < min(prompt + told, longest)
         if self._fits(prompt, total):
             priority = 0 if self._priority is None else self._priority[index]
-            request = Request(index, arrival_ns, prompt, total, priority)
+            request = Request(index, arrival_ns, prompt, total, priority, eos)
             first_token, last_token = self.engine.submit(request)
             yield first_token
             yield last_token

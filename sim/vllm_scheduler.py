@@ -85,13 +85,22 @@ class VllmScheduler:
             request.finished_ns = now_ns
             self.eager.flush(self.next_step, 0)
             if request.running:
-                self._leave(request)
-                request.tail_waste = request.held * self.holdings.block_size - request.computed
-                self.holdings.register(request, request.computed)
-                self.holdings.release(request)
+                self._end(request)
             else:
                 # Preempted while its last token was in flight: done all the same.
                 self.waiting.remove(request)
+
+    def _end(self, request: Request) -> None:
+        """Let a running request whose last token was seen give back all it holds."""
+        if request.decoding:
+            # It ended by itself, when one more step was already scheduled for it.
+            self.decoding.leave(request, self.next_step)
+        elif request in self.prefilling:
+            self.prefilling.remove(request)
+        self._leave(request)
+        request.tail_waste = request.held * self.holdings.block_size - request.computed
+        self.holdings.register(request, request.total - 1)
+        self.holdings.release(request)
 
     # -- many steps at once
 
@@ -216,6 +225,8 @@ class VllmScheduler:
 
     def _caught_up(self, step: Step, request: Request) -> None:
         """All known tokens of `request` are computed by `step`, which therefore brings a new one."""
+        if request.ending:
+            return
         if request.known == request.prompt:
             step.firsts.append(request)
         left = request.total - 1 - request.computed
@@ -223,22 +234,28 @@ class VllmScheduler:
         if request.finish_step != end:
             request.finish_step = end
             heapq.heappush(self._ends, (end, request.order, request))
-        if left:
+        if left or self._overruns(request):
             self.decoding.join(request, step.number + 1)
             self.eager.watch(request)
 
     def _end_decoding(self, step: Step) -> None:
-        """Let those go out of the decode group whose last token `step` computes."""
+        """Find those whose last token `step` computes, and let them go out of the decode group."""
         ends = self._ends
         while ends and ends[0][0] <= step.number:
             end, order, request = heapq.heappop(ends)
             if request.order == order and request.finish_step == end and request.running:
-                if request.decoding:
-                    self.eager.flush(step.number, order)
-                    self.decoding.leave(request, step.number + 1)
-                request.draining = True
-                request.pending = int(self.settings.async_scheduling)
+                request.ending = True
                 step.finishing.append(request)
+                if not self._overruns(request):
+                    if request.decoding:
+                        self.eager.flush(step.number, order)
+                        self.decoding.leave(request, step.number + 1)
+                    request.draining = True
+                    request.pending = int(self.settings.async_scheduling)
+
+    def _overruns(self, request: Request) -> bool:
+        """Whether another step is scheduled for a request before its last token is seen to be the last."""
+        return request.eos and self.settings.async_scheduling
 
     def _next_end(self) -> int:
         """Return the step that computes the next last token; some request decodes, so there is one."""

@@ -61,7 +61,7 @@ class FcfsQueue:
 
 
 class PriorityQueue:
-    """By priority, then arrival, then id compared as text, as vLLM orders requests; preempted ones queue like new ones."""
+    """By priority, then arrival, then id compared as text, as vLLM orders requests, preempted ones included."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, str, Request]] = []

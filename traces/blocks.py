@@ -31,8 +31,8 @@ class BlockNodes:
         granularity = trace.granularity
         if granularity and granularity % block_size and block_size % granularity:
             raise InputError(
-                f"allocator.block_size: {block_size} does not fit {trace.name}, whose block ids stand for {granularity} "
-                f"tokens; sizes that do: {_fitting_sizes(granularity)}"
+                f"allocator.block_size: {block_size} does not fit {trace.name}, whose block ids stand for "
+                f"{granularity} tokens; sizes that do: {_fitting_sizes(granularity)}"
             )
         self._split = max(granularity // block_size, 1)
         self._stride = max(block_size // granularity, 1) if granularity else 1

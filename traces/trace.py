@@ -16,9 +16,10 @@ class Trace:
     """Requests in arrival order, one entry a request in every column (n requests).
 
     Prefix identity is kept as *nodes*: node `v` stands for one whole prefix, up to and including the block of
-    `granularity` tokens that it ends. Request `i` has the nodes `nodes[node_ptr[i]:node_ptr[i + 1]]`; they cover its first
-    `covered_tokens[i]` tokens, the last of them possibly only in part. Two requests share a prefix exactly as far as
-    their nodes are equal. Where the answer's tokens are known (token ids, linked turns), the nodes go on past the prompt.
+    `granularity` tokens that it ends. Request `i` has the nodes `nodes[node_ptr[i]:node_ptr[i + 1]]`; they cover its
+    first `covered_tokens[i]` tokens, the last of them possibly only in part. Two requests share a prefix exactly as
+    far as their nodes are equal. Where the answer's tokens are known (token ids, linked turns), the nodes go on past
+    the prompt.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Trace:
     parent: Int32 | None = None
     """int32 [n]: row of the turn before this one, -1 for none."""
     think_ns: Int64 | None = None
-    """int64 [n], nanoseconds between the parent's recorded end and this arrival, where the format states it; else -1."""
+    """int64 [n], ns between the parent's end and this arrival, where the format states it; else -1."""
     priority: Int32 | None = None
     """int32 [n]: smaller is served first (as in vLLM)."""
     kind: Int32 | None = None
