@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 
 class Observer(Protocol):
@@ -69,12 +70,12 @@ class BlockAllocator(ABC):
         """Whether some block holds `node`. Changes nothing."""
 
     @abstractmethod
-    def idle(self, blocks: Int64) -> int:
-        """How many of `blocks` nobody uses: touching them takes as many from `free`. Changes nothing."""
+    def idle(self, blocks: Int64) -> Bool:
+        """Which of `blocks` nobody uses, bool [k]: touching takes these from `free`. Changes nothing."""
 
     @abstractmethod
-    def touch(self, blocks: Int64) -> None:
-        """Use matched `blocks` once more. Those that nobody used leave the free ones."""
+    def touch(self, blocks: Int64, idle: Bool) -> None:
+        """Use matched `blocks` once more. Those that nobody used, as `idle` says of them, leave the free ones."""
 
     @abstractmethod
     def take(self, count: int) -> Int64:

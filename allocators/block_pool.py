@@ -13,6 +13,7 @@ from .prefix_map import PrefixMap
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
 
 _NO_NODE = -1
 
@@ -44,7 +45,8 @@ class BlockPool(BlockAllocator):
         self._prefixes = PrefixMap(num_nodes)
         # Users beyond the first: 0 for nearly all blocks, free or not, so that taking and giving back leave it alone.
         self._sharers: Int32 = np.zeros(num_blocks, np.int32)
-        self._node: Int64 = np.full(num_blocks, _NO_NODE, np.int64)
+        # Of a block in use that is not registered, the entry is stale: taking need not write it either.
+        self._node: Int32 = np.full(num_blocks, _NO_NODE, np.int32)
 
     def match(self, nodes: Int64) -> Int64:
         return self._prefixes.match(nodes)
@@ -52,11 +54,10 @@ class BlockPool(BlockAllocator):
     def holds(self, node: int) -> bool:
         return node in self._prefixes
 
-    def idle(self, blocks: Int64) -> int:
-        return int(np.count_nonzero(self._queue.contains(blocks)))
+    def idle(self, blocks: Int64) -> Bool:
+        return self._queue.contains(blocks)
 
-    def touch(self, blocks: Int64) -> None:
-        idle = self._queue.contains(blocks)
+    def touch(self, blocks: Int64, idle: Bool) -> None:
         count = int(np.count_nonzero(idle))
         if count:
             self._queue.remove(blocks[idle])
@@ -69,7 +70,7 @@ class BlockPool(BlockAllocator):
 
     def take(self, count: int) -> Int64:
         blocks = self._queue.pop(count)
-        nodes = self._node[blocks]
+        nodes = self._node[blocks].astype(np.int64)
         holding = nodes != _NO_NODE
         evicted = int(np.count_nonzero(holding))
         if evicted == count > 0:
@@ -81,14 +82,13 @@ class BlockPool(BlockAllocator):
 
     def _evict(self, blocks: Int64, nodes: Int64) -> None:
         self._prefixes.drop(nodes, blocks)
-        self._node[blocks] = _NO_NODE
         self.cached -= len(blocks)
         self.evicted += len(blocks)
         if self.observer:
             self.observer.evicted(blocks, nodes)
 
     def register(self, nodes: Int64, blocks: Int64) -> None:
-        self._node[blocks] = nodes
+        self._node[blocks] = nodes.astype(np.int32)
         self._prefixes.add(nodes, blocks)
 
     def release(self, blocks: Int64, registered: int) -> None:
@@ -100,7 +100,10 @@ class BlockPool(BlockAllocator):
             registered -= int(np.count_nonzero(shared[:registered]))
             blocks = blocks[~shared]
         # Last block first: so the plain ones, which come last, make the head of the queue in reverse.
-        self._queue.prepend(blocks[registered:][::-1])
+        plain = blocks[registered:][::-1]
+        if len(plain):
+            self._node[plain] = _NO_NODE
+            self._queue.prepend(plain)
         self._queue.append(blocks[:registered][::-1])
         self.free += len(blocks)
         self.cached += registered
@@ -117,8 +120,8 @@ class BlockPool(BlockAllocator):
 
     def check(self, tables: Iterable[Int64] | None = None) -> None:
         self._queue.check()
-        self._prefixes.check(self._node)
         order = self._queue.order()
+        self._prefixes.check(self._node, order)
         assert len(order) == self.free, "free blocks miscounted"
         assert self.free + self.used == self.capacity, "blocks lost or made"
         assert np.count_nonzero(self._node[order] != _NO_NODE) == self.cached, "cached blocks miscounted"

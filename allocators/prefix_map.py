@@ -39,11 +39,12 @@ class PrefixMap:
     def add(self, nodes: Int64, blocks: Int64) -> None:
         """Note that `blocks[k]` holds `nodes[k]` (both int64 [k], nodes distinct)."""
         held = self._first[nodes]
+        values = blocks.astype(np.int32)
         if not np.count_nonzero(held):
-            self._first[nodes] = blocks
+            self._first[nodes] = values
             return
         fresh = held == 0
-        self._first[nodes[fresh]] = blocks[fresh]
+        self._first[nodes[fresh]] = values[fresh]
         for node, block in zip(nodes[~fresh].tolist(), blocks[~fresh].tolist(), strict=True):
             self._duplicates.setdefault(node, []).append(block)
             self._several[node] = True
@@ -71,12 +72,18 @@ class PrefixMap:
             del self._duplicates[node]
             self._several[node] = False
 
-    def check(self, node_of_block: Int64) -> None:
-        """Raise AssertionError unless map and blocks agree (`node_of_block`: int64 [num_blocks], -1 for none)."""
-        found = sorted((int(n), int(b)) for b, n in enumerate(node_of_block) if n >= 0)
-        nodes = np.flatnonzero(self._first)
-        known = [(int(n), int(self._first[n])) for n in nodes]
-        known += [(node, block) for node, blocks in self._duplicates.items() for block in blocks]
-        assert sorted(known) == found, "prefix map and blocks disagree"
+    def check(self, node_of_block: Int32, free: Int64) -> None:
+        """Raise AssertionError unless map and blocks agree.
+
+        Args:
+            node_of_block: int32 [num_blocks], -1 for none; stale for blocks in use that the map does not know.
+            free: int64 [k], blocks that nobody uses.
+        """
+        known = {int(self._first[node]): int(node) for node in np.flatnonzero(self._first)}
+        known |= {block: node for node, blocks in self._duplicates.items() for block in blocks}
+        count = np.count_nonzero(self._first) + sum(map(len, self._duplicates.values()))
+        assert len(known) == count, "a block holds two prefixes"
+        assert all(node_of_block[block] == node for block, node in known.items()), "map and blocks disagree"
+        assert all(node_of_block[block] == known.get(block, -1) for block in free.tolist()), "a free block is lost"
         assert all(self._duplicates.values()), "an empty list of duplicates is left"
         assert np.flatnonzero(self._several).tolist() == sorted(self._duplicates), "duplicates' marks out of step"

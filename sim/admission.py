@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from .holdings import NOTHING
 from .request import UNSEEN, Request
 from .step import Chunk, Step
 
@@ -63,7 +66,8 @@ class Admission:
         needed = -(-(computed + tokens) // size) - len(hits)
         must_fit = -(-request.known // size) - len(hits) if self._whole_prompt else needed
         # Matched blocks that nobody uses count as free until they are touched.
-        must_fit += self._allocator.idle(hits) if len(hits) else 0
+        idle = self._allocator.idle(hits) if len(hits) else NOTHING
+        must_fit += int(np.count_nonzero(idle))
         if self._scheduler.running:
             must_fit += self._watermark
         if must_fit > self._allocator.free:
@@ -71,7 +75,7 @@ class Admission:
             return 0
         self._refused = None
         self._scheduler.waiting.pop()
-        holdings.admit(request, hits, needed)
+        holdings.admit(request, hits, idle, needed)
         request.computed = computed
         holdings.tokens += computed
         self._record(step, request, computed)

@@ -158,9 +158,7 @@ class DecodeGroup:
         request.held = -(-request.computed // self._block_size)
 
     def _shift(self, phase: int, by: int) -> None:
-        bounds = self._bounds
-        for later in range(phase + 1, self._block_size + 1):
-            bounds[later] += by
+        self._bounds[phase + 1 :] = [bound + by for bound in self._bounds[phase + 1 :]]
 
 
 def _order(request: Request) -> int:

@@ -88,6 +88,8 @@ class Engine:
         self.listeners: list[StepListener] = []
         self.sampler: Sampler | None = None
         self.clocked: Clocked | None = None
+        self.reactive = False
+        """Whether requests may come in answer to the end of others."""
         self.last_ns = 0
         """When the last result was treated."""
         self._step_time = step_time
@@ -100,6 +102,8 @@ class Engine:
         self._in_flight: Step | None = None
         """The step that runs while the next one is scheduled (asynchronous scheduling)."""
         self._device_free_ns = 0
+        self._unsettled = False
+        """Whether somebody may have something to do at this instant that the engine must wait for."""
         env.process(self._run())
 
     def submit(self, request: Request) -> tuple[Event, Event]:
@@ -114,15 +118,21 @@ class Engine:
     def _run(self) -> Generator[Event, Any, None]:
         env, scheduler = self.env, self.scheduler
         while True:
-            while env.peek() <= env.now:
-                yield Tick(env, 0)
+            fast_forward = self._fast_forward and self._only_decodes()
+            # Whoever is still due at this instant comes first, if it matters: those told of an end may send requests,
+            # and fast forward looks at when the next event is. Recorded arrivals always came before the last tick.
+            if fast_forward or self._unsettled:
+                while env.peek() <= env.now:
+                    yield Tick(env, 0)
+                self._unsettled = False
             step = None
             if scheduler.unfinished:
-                step = self._fast_forwarded() if self._fast_forward else None
+                step = self._fast_forwarded() if fast_forward else None
                 step = step or self._schedule()
             elif self._in_flight is None:
                 self._arrival = Event(env)
                 yield self._arrival
+                self._unsettled = True
                 continue
             if self._async:
                 step, self._in_flight = self._in_flight, step
@@ -130,6 +140,11 @@ class Engine:
                 if step.end_ns > env.now:
                     yield Tick(env, step.end_ns - int(env.now))
                 self._treat(step)
+
+    def _only_decodes(self) -> bool:
+        """Whether the next step seems to be plain, and nothing is in flight that could change that."""
+        scheduler, running = self.scheduler, self._in_flight
+        return bool(len(scheduler.decoding) and not scheduler.prefilling and (running is None or running.plain))
 
     def _schedule(self) -> Step:
         scheduler, allocator = self.scheduler, self.scheduler.allocator
@@ -174,6 +189,7 @@ class Engine:
                 self._awaited[request.index][0].succeed()
             for request in step.finishing:
                 self._awaited.pop(request.index)[1].succeed()
+            self._unsettled = self.reactive
         for listener in self.listeners:
             listener.treated(step, now)
 
@@ -185,9 +201,6 @@ class Engine:
         Returns the last of them, scheduled but not treated, as `_schedule` does; all before it are treated, the time of
         which is the returned step's scheduling. None where there are not at least two: nothing is done then.
         """
-        running = self._in_flight
-        if running is not None and not running.plain:
-            return None
         horizon = self.env.peek()
         if self.sampler is not None:
             horizon = min(horizon, self.sampler.due_ns)
@@ -195,7 +208,7 @@ class Engine:
         free_at = max(self._device_free_ns, now)
         decoding = self.scheduler.decoding
         members, context = len(decoding), decoding.context
-        if not members or now >= horizon:
+        if now >= horizon:
             return None
         first = self._step_time.step(0, members, context + members)
         second_scheduled = free_at if self._async else free_at + first

@@ -11,7 +11,9 @@ from ..traces.blocks import BlockNodes
 from .request import Request
 
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
+NOTHING: Bool = np.empty(0, np.bool_)
 NO_BLOCKS: Int64 = np.empty(0, np.int64)
 
 
@@ -55,13 +57,13 @@ class Holdings:
             return None
         return int(request.nodes_between(hit_blocks, hit_blocks + 1)[0])
 
-    def admit(self, request: Request, hits: Int64, count: int) -> None:
-        """Give a waiting request a row with the matched blocks `hits` and `count` new ones."""
+    def admit(self, request: Request, hits: Int64, idle: Bool, count: int) -> None:
+        """Give a waiting request a row with the matched blocks `hits`, some of them `idle`, and `count` new ones."""
         start = self.table.claim()
         request.block_start = start
         held = len(hits)
         if held:
-            self.allocator.touch(hits)
+            self.allocator.touch(hits, idle)
             self.table.flat[start : start + held] = hits
         request.held = request.registered = held
         observer = self.allocator.observer
@@ -71,13 +73,14 @@ class Holdings:
             if known > held:
                 observer.missed(request.nodes_between(held, known))
         self.blocks += held
-        self.grow(request, count)
+        self.grow(request, self.allocator.take(count))
 
-    def grow(self, request: Request, count: int) -> None:
-        """Append `count` new blocks to a request's row."""
+    def grow(self, request: Request, blocks: Int64) -> None:
+        """Append new blocks to a request's row."""
+        count = len(blocks)
         if count:
             start = request.block_start + request.held
-            self.table.flat[start : start + count] = self.allocator.take(count)
+            self.table.flat[start : start + count] = blocks
             request.held += count
             self.blocks += count
 

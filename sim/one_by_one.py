@@ -59,7 +59,7 @@ class _Pass:
                 return False
         self._scheduled[request.order] = Chunk(request, request.computed, tokens, held)
         self._budget -= tokens
-        self._holdings.grow(request, need)
+        self._holdings.grow(request, self._scheduler.allocator.take(need))
         self._scheduler.compute(request, tokens)
         return True
 

@@ -41,10 +41,15 @@ class RequestRecords:
     def finished(self, request: Request) -> None:
         """Write the row of a request that ended."""
         row, columns = request.index, self._columns
-        for name in TIMES:
-            columns[name][row] = getattr(request, name)
-        for name in COUNTS[1:]:
-            columns[name][row] = getattr(request, name)
+        columns["arrival_ns"][row] = request.arrival_ns
+        columns["first_scheduled_ns"][row] = request.first_scheduled_ns
+        columns["first_token_ns"][row] = request.first_token_ns
+        columns["finished_ns"][row] = request.finished_ns
+        columns["cached_first"][row] = request.cached_first
+        columns["cached_readmitted"][row] = request.cached_readmitted
+        columns["preemptions"][row] = request.preemptions
+        columns["lost_tokens"][row] = request.lost_tokens
+        columns["tail_waste"][row] = request.tail_waste
         columns["output_tokens"][row] = request.total - request.prompt
         self._one_done()
 

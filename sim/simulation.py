@@ -97,6 +97,7 @@ class Simulation:
             for row, parent in enumerate(trace.parent.tolist()):
                 if parent >= 0:
                     self._followers.setdefault(parent, []).append(row)
+        self.engine.reactive = bool(self._followers)
 
     @property
     def num_nodes(self) -> int:

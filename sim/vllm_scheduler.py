@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import heapq
 
+import numpy as np
+import numpy.typing as npt
+
 from .admission import Admission
 from .decode import DecodeGroup, Take
 from .eager import EagerRegistration
-from .holdings import Holdings
+from .holdings import NO_BLOCKS, Holdings
 from .one_by_one import schedule_one_by_one
 from .request import UNSEEN, Request
 from .settings import SchedulerSettings
 from .step import Chunk, Step
 from .waiting import FcfsQueue, PriorityQueue, WaitingQueue
+
+
+Int64 = npt.NDArray[np.int64]
 
 
 class VllmScheduler:
@@ -174,17 +180,20 @@ class VllmScheduler:
 
     def _schedule_running(self, step: Step, threshold: int) -> bool:
         """Schedule all running requests at once; False, and nothing done, where budget or blocks may run short."""
-        decoding, number, take = self.decoding, step.number, self.allocator.take
+        decoding, number = self.decoding, step.number
         plan = self._plan(threshold)
         if plan is None:
             return False
         due = decoding.due(number)
-        if due + sum(need for _, _, need in plan) > self.allocator.free:
+        needed = due + sum(need for _, _, need in plan)
+        if needed > self.allocator.free:
             return False
+        # All blocks at once, given out in running order.
+        take = _Stock(self.allocator.take(needed)) if needed else _Stock(NO_BLOCKS)
         for request, tokens, need in plan:
             decoding.serve(number, request.order, take)
             step.chunks.append(Chunk(request, request.computed, tokens, request.held))
-            self.holdings.grow(request, need)
+            self.holdings.grow(request, take(need))
             self.eager.flush(number, request.order)
             self.compute(request, tokens)
         step.decodes = len(decoding)
@@ -270,3 +279,15 @@ class VllmScheduler:
         del self.running[request.order]
         request.running = False
         request.finish_step = UNSEEN
+
+
+class _Stock:
+    """Blocks taken beforehand, handed out from the front."""
+
+    def __init__(self, blocks: Int64) -> None:
+        self._blocks = blocks
+        self._next = 0
+
+    def __call__(self, count: int) -> Int64:
+        start, self._next = self._next, self._next + count
+        return self._blocks[start : self._next]

@@ -45,20 +45,22 @@ class BlockNodes:
         before = np.cumsum(private) - private
         self.private_base: Int64 = shared_nodes + before - self.shared
         self.num_nodes = shared_nodes + int(private.sum())
+        # Reading single numbers out of a memoryview is several times as fast as out of an array.
+        self._start = None if trace.node_ptr is None else memoryview(trace.node_ptr)
+        self._shared = memoryview(self.shared)
 
     def of(self, request: int) -> Int64:
         """Return the nodes of the blocks that the trace knows, int64 [shared[request]]."""
-        trace = self._trace
-        if trace.nodes is None or trace.node_ptr is None:
+        if self._start is None or self._trace.nodes is None:
             return np.empty(0, np.int64)
-        nodes = trace.nodes[trace.node_ptr[request] : trace.node_ptr[request + 1]]
+        nodes = self._trace.nodes[self._start[request] : self._start[request + 1]].astype(np.int64)
         if self._stride > 1:
-            return nodes[self._stride - 1 :: self._stride][: self.shared[request]].astype(np.int64)
-        if self._split == 1:
-            return nodes[: self.shared[request]].astype(np.int64)
-        # A block inside a longer trace block is named by that block and its place in it.
-        spread = nodes.astype(np.int64)[:, None] * self._split + self._within
-        return spread.ravel()[: self.shared[request]]
+            nodes = nodes[self._stride - 1 :: self._stride]
+        elif self._split > 1:
+            # A block inside a longer trace block is named by that block and its place in it.
+            nodes *= self._split
+            nodes = np.add.outer(nodes, self._within).ravel()
+        return nodes[: self._shared[request]]
 
 
 def _fitting_sizes(granularity: int) -> str:
