@@ -21,8 +21,8 @@ class DecodeGroup:
 
     Nothing is stored that advances by itself. A member has `decode_base + t` tokens in the KV cache before step `t`,
     and it needs a new block at just those steps where that is a multiple of the block size: every `block_size` steps,
-    at its *phase* `-decode_base % block_size`. So members are kept by phase, in running order within one; a step touches only
-    the members of its own phase, and many steps are a slice of that array.
+    at its *phase* `-decode_base % block_size`. So members are kept by phase, in running order within one; a step
+    touches only the members of its own phase, and many steps are a slice of that array.
 
     Arrays, in order of (phase, running order): `_members` and `_slot`, the flat index in the block table at which the
     member's next block goes. Phase `p` occupies `_bounds[p]` to `_bounds[p + 1]`.

@@ -17,7 +17,6 @@ from .settings import SchedulerSettings
 from .step import Chunk, Step
 from .waiting import FcfsQueue, PriorityQueue, WaitingQueue
 
-
 Int64 = npt.NDArray[np.int64]
 
 

@@ -46,8 +46,8 @@ class BlockNodes:
         self.private_base: Int64 = shared_nodes + before - self.shared
         self.num_nodes = shared_nodes + int(private.sum())
         # Reading single numbers out of a memoryview is several times as fast as out of an array.
-        self._start = None if trace.node_ptr is None else memoryview(trace.node_ptr)
-        self._shared = memoryview(self.shared)
+        self._start = None if trace.node_ptr is None else trace.node_ptr.data
+        self._shared = self.shared.data
 
     def of(self, request: int) -> Int64:
         """Return the nodes of the blocks that the trace knows, int64 [shared[request]]."""
