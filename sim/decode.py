@@ -34,6 +34,8 @@ class DecodeGroup:
         self._slot: Int64 = np.empty(max_members, np.int64)
         self._members: list[Request] = []
         self._bounds = [0] * (block_size + 1)
+        self._due: Int64 = np.zeros(2 * block_size, np.int64)
+        """Members of each phase, twice over, so that what is due from any phase on is a slice."""
         self._served = 0
         self.context = 0
         """Tokens in the KV cache of all members together."""
@@ -73,6 +75,7 @@ class DecodeGroup:
             self._settle(request, step)
         self._members.clear()
         self._bounds = [0] * (self._block_size + 1)
+        self._due[:] = 0
         self.context = 0
 
     def due(self, step: int) -> int:
@@ -87,7 +90,9 @@ class DecodeGroup:
 
     def due_between(self, step: int, count: int) -> Int64:
         """Return how many members need a block at each of `count` steps from `step` on, int64 [count]."""
-        return np.diff(self._bounds)[(step + np.arange(count)) % self._block_size]
+        size = self._block_size
+        turn = self._due[step % size : step % size + min(count, size)]
+        return turn if count <= size else np.resize(turn, count)
 
     def affordable(self, step: int, free: int, limit: int) -> int:
         """Return how many steps from `step` on, at most `limit`, need no more than `free` blocks in all."""
@@ -158,6 +163,8 @@ class DecodeGroup:
         request.held = -(-request.computed // self._block_size)
 
     def _shift(self, phase: int, by: int) -> None:
+        self._due[phase] += by
+        self._due[phase + self._block_size] += by
         self._bounds[phase + 1 :] = [bound + by for bound in self._bounds[phase + 1 :]]
 
 

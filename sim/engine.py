@@ -229,28 +229,28 @@ class Engine:
 
     def _decode_many(self, now: int, durations: Int64, ends: Int64, free_at: int) -> Step:
         scheduler, holdings, allocator = self.scheduler, self.scheduler.holdings, self.scheduler.allocator
-        number, members = scheduler.next_step, len(scheduler.decoding)
-        due = scheduler.decoding.due_between(number, len(durations))
+        number, members, count = scheduler.next_step, len(scheduler.decoding), len(durations)
+        due = scheduler.decoding.due_between(number, count)
         before = (allocator.used, len(scheduler.running), holdings.blocks, holdings.tokens)
         self.meter.decode_steps(durations, due, members, before)
-        starts = np.concatenate(([now, free_at] if self._async else [now], ends))[: len(durations)]
-        # Asynchronously, the caller still waits for the last step but one.
-        kept = slice(None) if self.listeners or self.clocked is not None else slice(-2, None)
+        known = [now, free_at] if self._async else [now]
+        # Step j + len(known) is scheduled when step j ends. Asynchronously, the caller still waits for the last but one.
+        told = bool(self.listeners) or self.clocked is not None
         steps = [
-            Step(number, start, duration, end, members)
-            for number, start, duration, end in zip(
-                range(number, number + len(durations))[kept],
-                starts[kept].tolist(),
-                durations[kept].tolist(),
-                ends[kept].tolist(),
-                strict=True,
+            Step(
+                number + j,
+                known[j] if j < len(known) else int(ends[j - len(known)]),
+                int(durations[j]),
+                int(ends[j]),
+                members,
             )
+            for j in range(0 if told else count - len(known), count)
         ]
-        if kept.start is None:
-            scheduler.decode_many(len(durations), _TakeByStep(steps, due, allocator, self.clocked))
+        if told:
+            scheduler.decode_many(count, _TakeByStep(steps, due, allocator, self.clocked))
             self._tell(steps)
         else:
-            scheduler.decode_many(len(durations), allocator.take)
+            scheduler.decode_many(count, allocator.take)
         self._device_free_ns = steps[-1].end_ns
         if self._async:
             self._in_flight = steps[-2]

@@ -49,16 +49,17 @@ class Meter:
             members: requests that decode.
             before: the state before the first.
         """
+        handed_out = np.cumsum(due)
         total = int(durations.sum())
-        added = int(np.dot(np.cumsum(due), durations))
-        steps = int(np.dot(np.arange(1, len(durations) + 1), durations))
+        added = int(handed_out.dot(durations))
+        steps = int(np.arange(1, len(durations) + 1).dot(durations))
         used, running, held, tokens = before
         self.busy_ns += total
         self.used += used * total + added
         self.running += running * total
         self.held += held * total + added
         self.tokens += tokens * total + members * steps
-        self.used_peak = max(self.used_peak, used + int(due.sum()))
+        self.used_peak = max(self.used_peak, used + int(handed_out[-1]))
         self.running_peak = max(self.running_peak, running)
 
 
