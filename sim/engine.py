@@ -234,7 +234,7 @@ class Engine:
         before = (allocator.used, len(scheduler.running), holdings.blocks, holdings.tokens)
         self.meter.decode_steps(durations, due, members, before)
         known = [now, free_at] if self._async else [now]
-        # Step j + len(known) is scheduled when step j ends. Asynchronously, the caller still waits for the last but one.
+        # Step j + len(known) is scheduled when step j ends. Asynchronously, the last but one is still waited for.
         told = bool(self.listeners) or self.clocked is not None
         steps = [
             Step(
