@@ -12,6 +12,7 @@ from typing import NoReturn
 from ..traces.errors import InputError
 
 COMMANDS = {
+    "kernels": "run the kernels that use block tables on a replay's layout: validate, bench",
     "replay": "simulate one trace on one engine",
     "trace": "describe, convert, generate, download and hash traces",
 }

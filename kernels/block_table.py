@@ -24,7 +24,7 @@ class RowWrites(NamedTuple):
     """Staged writes into rows of a table (n writes)."""
 
     rows: Tensor
-    """int32 [n], no row twice."""
+    """int32 [n]; a row may come twice with different columns."""
     starts: Tensor
     """int32 [n], the column at which each write begins."""
     offsets: Tensor

@@ -12,7 +12,7 @@ def write_req_to_token(req_to_token: Tensor, rows: Tensor, starts: Tensor, offse
 
     Args:
         req_to_token: int32 [max_reqs, max_context_len].
-        rows: int32 [n], the row of each write; none twice.
+        rows: int32 [n], the row of each write.
         starts: int32 [n], the token at which each write begins.
         offsets: int32 [n + 1], write `i` has `slots[offsets[i]:offsets[i + 1]]`.
         slots: int32 or int64 (as the allocator gives them) [offsets[n]].

@@ -15,7 +15,8 @@ from .paged_prefill import prefill_kernel, prefill_tile
 from .slot_mapping import slot_mapping_kernel
 from .write_kv import write_kv_kernel, write_tile
 
-HEADS = (64, 128, 256)
+HEADS = (16, 64, 128, 256)
+"""What engines use, and the size that a validation uses."""
 BLOCK_SIZES = (1, 16, 32, 64, 128, 256)
 GROUPS = (1, 32, 128)
 """Query heads a KV head; with two-byte elements they take 16, 32 and 64 rows of a tile."""

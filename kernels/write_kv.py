@@ -64,8 +64,11 @@ def write_kv_kernel(
 
 
 def write_tile(head_size: int) -> Tile:
-    """4 KiB of two-byte elements a program: enough loads in flight, and enough programs in a small batch."""
-    return Tile(rows=1, tokens=max(2048 // head_size, 8), num_warps=4, num_stages=1)
+    """4 KiB of two-byte elements a program: enough loads in flight, and enough programs in a small batch.
+
+    More where heads are as small as those of a validation, whose programs are interpreted.
+    """
+    return Tile(rows=1, tokens=2048 // head_size if head_size >= 64 else 256, num_warps=4, num_stages=1)
 
 
 def write_kv(
