@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..sim.scheduler import Scheduler
 from ..sim.step import Step
 from ..sim.timeline import Timeline
-from ..sim.vllm_scheduler import VllmScheduler
 from ..traces.output import whole_file
 
 _MOST_EVENTS = 400_000
@@ -28,7 +28,7 @@ class PerfettoTrace:
         self._since: dict[int, tuple[str, int]] = {}
         """By request: what it is doing, and since when (ns)."""
 
-    def scheduled(self, step: Step, scheduler: VllmScheduler) -> None:
+    def scheduled(self, step: Step, scheduler: Scheduler) -> None:
         """Note who was admitted, preempted or prefilled."""
         for request in step.preempted:
             self._turn(request.index, "preempted", step.time_ns)

@@ -61,7 +61,7 @@ def replay(
         evictions = None if folder is None else stack.enter_context(EvictionFile(folder))
         if evictions is not None:
             simulation.observe(EvictionRecorder(blocks, simulation.num_nodes, evictions))
-        timeline = engine.sampler = Timeline() if folder or perfetto else None
+        timeline = engine.sampler = Timeline(blocks - 1, settings.allocator.block_size) if folder or perfetto else None
         spans = None if perfetto is None else PerfettoTrace()
         if spans is not None:
             engine.listeners.append(spans)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .holdings import NOTHING
-from .request import UNSEEN, Request
+from .request import PoolRequest
 from .step import Chunk, Step
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class Admission:
         self._max_running = settings.max_num_seqs
         self._whole_prompt = settings.scheduler_reserve_full_isl
         self._watermark = int(settings.watermark * (self._allocator.capacity + 1))
-        self._refused: Request | None = None
+        self._refused: PoolRequest | None = None
         self._refused_releases = 0
         self._refused_missing: int | None = None
 
-    def admit(self, step: Step, threshold: int, budget: int) -> None:
+    def admit(self, step: Step[PoolRequest], threshold: int, budget: int) -> None:
         """Admit what fits into `budget` tokens; each prefill takes at most `threshold` tokens (0: no limit)."""
         scheduler, waiting = self._scheduler, self._scheduler.waiting
         scheduler.eager.flush(step.number, float("inf"))
@@ -46,7 +46,7 @@ class Admission:
                 break
             budget -= tokens
 
-    def surely_refused(self, request: Request) -> bool:
+    def surely_refused(self, request: PoolRequest) -> bool:
         """Whether an attempt to admit `request` would fail for want of blocks, as the last one did."""
         return (
             request is self._refused
@@ -54,7 +54,7 @@ class Admission:
             and not (self._refused_missing is not None and self._allocator.holds(self._refused_missing))
         )
 
-    def _try(self, step: Step, request: Request, threshold: int, budget: int) -> int:
+    def _try(self, step: Step[PoolRequest], request: PoolRequest, threshold: int, budget: int) -> int:
         """Admit `request`, the head of the queue, or leave everything as it is; returns the tokens scheduled."""
         holdings, size = self._holdings, self._holdings.block_size
         hits = holdings.match(request)
@@ -78,22 +78,14 @@ class Admission:
         holdings.admit(request, hits, idle, needed)
         request.computed = computed
         holdings.tokens += computed
-        self._record(step, request, computed)
+        request.admitted(step.time_ns, computed)
         self._scheduler.start(request)
         step.chunks.append(Chunk(request, computed, tokens, 0))
         self._scheduler.compute(request, tokens)
         return tokens
 
-    def _refuse(self, request: Request, hit_blocks: int) -> None:
+    def _refuse(self, request: PoolRequest, hit_blocks: int) -> None:
         # Without `scheduler_reserve_full_isl` an eviction can shorten the first chunk, so that it then fits.
         self._refused = request if self._whole_prompt else None
         self._refused_releases = self._allocator.releases
         self._refused_missing = self._holdings.first_missing(request, hit_blocks)
-
-    def _record(self, step: Step, request: Request, cached: int) -> None:
-        if request.first_scheduled_ns == UNSEEN:
-            request.first_scheduled_ns = step.time_ns
-            request.cached_first = cached
-        else:
-            request.cached_readmitted += cached
-            request.lost_tokens += max(request.lost_pending - cached, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from .holdings import Holdings
-from .request import Request
+from .request import PoolRequest
 
 
 class EagerRegistration:
@@ -23,7 +23,7 @@ class EagerRegistration:
         self._holdings = holdings
         self._block_size = holdings.block_size
         self._delay = int(async_scheduling)
-        self._due: list[tuple[int, int, int, Request]] = []
+        self._due: list[tuple[int, int, int, PoolRequest]] = []
         """Heap of (step, place in the running list, tokens that are then known, request)."""
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class EagerRegistration:
         """Return the step that registers the next block; there is one."""
         return self._due[0][0]
 
-    def watch(self, request: Request) -> None:
+    def watch(self, request: PoolRequest) -> None:
         """Follow a request that has just joined the decode group."""
         if request.registered < request.shared:
             tokens = (request.registered + 1) * self._block_size

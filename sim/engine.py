@@ -10,12 +10,11 @@ import numpy.typing as npt
 import simpy
 from simpy.events import Event, EventPriority
 
-from ..allocators.base import BlockAllocator
 from .latency import StepTime
 from .meter import Meter
 from .request import Request
+from .scheduler import Scheduler
 from .step import Step
-from .vllm_scheduler import VllmScheduler
 
 Int64 = npt.NDArray[np.int64]
 
@@ -29,11 +28,11 @@ _MOST_STEPS = 4096
 class StepListener(Protocol):
     """Told of every step, in order, whether it was done singly or among many."""
 
-    def scheduled(self, step: Step, scheduler: VllmScheduler) -> None:
+    def scheduled(self, step: Step[Any], scheduler: Scheduler) -> None:
         """`step` was scheduled and has its times; who leaves the decode group by it is still in there."""
         ...
 
-    def treated(self, step: Step, now_ns: int) -> None:
+    def treated(self, step: Step[Any], now_ns: int) -> None:
         """The result of `step` was treated at `now_ns`."""
         ...
 
@@ -43,7 +42,7 @@ class Sampler(Protocol):
 
     due_ns: int
 
-    def sample(self, now_ns: int, scheduler: VllmScheduler) -> None:
+    def sample(self, now_ns: int, scheduler: Scheduler) -> None:
         """Look, and move `due_ns` on to a later time than `now_ns`."""
         ...
 
@@ -76,7 +75,7 @@ class Engine:
     def __init__(
         self,
         env: simpy.Environment,
-        scheduler: VllmScheduler,
+        scheduler: Scheduler,
         step_time: StepTime,
         *,
         async_scheduling: bool,
@@ -99,7 +98,7 @@ class Engine:
         """While the engine idles: what wakes it."""
         self._awaited: dict[int, tuple[Event, Event]] = {}
         """By request: the events of its first and last token."""
-        self._in_flight: Step | None = None
+        self._in_flight: Step[Any] | None = None
         """The step that runs while the next one is scheduled (asynchronous scheduling)."""
         self._device_free_ns = 0
         self._unsettled = False
@@ -129,45 +128,37 @@ class Engine:
             if scheduler.unfinished:
                 step = self._fast_forwarded() if fast_forward else None
                 step = step or self._schedule()
-            elif self._in_flight is None:
-                self._arrival = Event(env)
-                yield self._arrival
-                self._unsettled = True
-                continue
+            launched = step
             if self._async:
                 step, self._in_flight = self._in_flight, step
             if step is not None:
                 if step.end_ns > env.now:
                     yield Tick(env, step.end_ns - int(env.now))
                 self._treat(step)
+            elif launched is None and not scheduler.idle():
+                self._arrival = Event(env)
+                yield self._arrival
+                self._unsettled = True
 
     def _only_decodes(self) -> bool:
         """Whether the next step seems to be plain, and nothing is in flight that could change that."""
-        scheduler, running = self.scheduler, self._in_flight
-        return bool(len(scheduler.decoding) and not scheduler.prefilling and (running is None or running.plain))
+        return self.scheduler.only_decodes() and (self._in_flight is None or self._in_flight.plain)
 
-    def _schedule(self) -> Step:
-        scheduler, allocator = self.scheduler, self.scheduler.allocator
+    def _schedule(self) -> Step[Any] | None:
+        scheduler = self.scheduler
         now = int(self.env.now)
         if self.clocked is not None:
             self.clocked.now_ns = now
-        evicted = allocator.evicted
+        evicted = scheduler.evicted
         step = scheduler.schedule(now)
-        prefill, decodes, context = 0, step.decodes, scheduler.decoding.context
-        for request, computed, tokens, _ in step.chunks:
-            context += computed + tokens
-            if tokens == 1 and computed >= request.prompt and computed + 1 >= request.known - request.pending:
-                decodes += 1
-            else:
-                prefill += tokens
-        step.duration_ns = self._step_time.step(prefill, decodes, context)
+        if step is None:
+            return None
+        step.duration_ns = self._step_time.step(*scheduler.load(step), step.chunks)
         self._run_on_device(step)
-        holdings = scheduler.holdings
-        used = allocator.used
-        self.meter.step(step.duration_ns, used, len(scheduler.running), holdings.blocks, holdings.tokens)
+        self.meter.step(step.duration_ns, scheduler.state())
         if self.listeners:
-            step.evicted = allocator.evicted - evicted
-            step.free = allocator.free
+            step.evicted = scheduler.evicted - evicted
+            step.free = scheduler.free
             for listener in self.listeners:
                 listener.scheduled(step, scheduler)
         scheduler.complete(step)
@@ -175,11 +166,11 @@ class Engine:
             self.sampler.sample(now, scheduler)
         return step
 
-    def _run_on_device(self, step: Step) -> None:
+    def _run_on_device(self, step: Step[Any]) -> None:
         start = max(step.time_ns, self._device_free_ns)
         step.end_ns = self._device_free_ns = start + step.duration_ns
 
-    def _treat(self, step: Step) -> None:
+    def _treat(self, step: Step[Any]) -> None:
         now = self.last_ns = int(self.env.now)
         if self.clocked is not None:
             self.clocked.now_ns = now
@@ -195,7 +186,7 @@ class Engine:
 
     # -- many steps in one go
 
-    def _fast_forwarded(self) -> Step | None:
+    def _fast_forwarded(self) -> Step[Any] | None:
         """Do as many plain steps as there are until something else may happen.
 
         Returns the last of them, scheduled but not treated, as `_schedule` does; all before it are treated, the time of
@@ -227,12 +218,11 @@ class Engine:
         count = min(limit, ahead + int(np.searchsorted(ends, horizon)))
         return self._decode_many(now, durations[:count], ends[:count], free_at) if count > 1 else None
 
-    def _decode_many(self, now: int, durations: Int64, ends: Int64, free_at: int) -> Step:
-        scheduler, holdings, allocator = self.scheduler, self.scheduler.holdings, self.scheduler.allocator
+    def _decode_many(self, now: int, durations: Int64, ends: Int64, free_at: int) -> Step[Any]:
+        scheduler = self.scheduler
         number, members, count = scheduler.next_step, len(scheduler.decoding), len(durations)
-        due = scheduler.decoding.due_between(number, count)
-        before = (allocator.used, len(scheduler.running), holdings.blocks, holdings.tokens)
-        self.meter.decode_steps(durations, due, members, before)
+        due = scheduler.due_between(count)
+        self.meter.decode_steps(durations, due, members, scheduler.state())
         known = [now, free_at] if self._async else [now]
         # Step j + len(known) is scheduled when step j ends. Asynchronously, the last but one is still waited for.
         told = bool(self.listeners) or self.clocked is not None
@@ -247,17 +237,17 @@ class Engine:
             for j in range(0 if told else count - len(known), count)
         ]
         if told:
-            scheduler.decode_many(count, _TakeByStep(steps, due, allocator, self.clocked))
+            scheduler.decode_many(count, _TakeByStep(steps, due, scheduler, self.clocked))
             self._tell(steps)
         else:
-            scheduler.decode_many(count, allocator.take)
+            scheduler.decode_many(count, scheduler.take)
         self._device_free_ns = steps[-1].end_ns
         if self._async:
             self._in_flight = steps[-2]
         scheduler.complete(steps[-1])
         return steps[-1]
 
-    def _tell(self, steps: list[Step]) -> None:
+    def _tell(self, steps: list[Step[Any]]) -> None:
         """Tell the listeners of steps done in one go as if each had been done singly."""
         results = [self._in_flight, *steps] if self._async else steps
         for listener in self.listeners:
@@ -270,20 +260,20 @@ class Engine:
 class _TakeByStep:
     """Takes the blocks of several steps step by step, noting for each what that did."""
 
-    def __init__(self, steps: list[Step], due: Int64, allocator: BlockAllocator, clocked: Clocked | None) -> None:
+    def __init__(self, steps: list[Step[Any]], due: Int64, scheduler: Scheduler, clocked: Clocked | None) -> None:
         self._steps = steps
         self._due = due
-        self._allocator = allocator
+        self._scheduler = scheduler
         self._clocked = clocked
 
     def __call__(self, count: int) -> Int64:
-        allocator = self._allocator
+        scheduler = self._scheduler
         taken: list[Int64] = []
         for step, due in zip(self._steps, self._due.tolist(), strict=True):
             if self._clocked is not None:
                 self._clocked.now_ns = step.time_ns
-            evicted = allocator.evicted
-            taken.append(allocator.take(due))
-            step.evicted = allocator.evicted - evicted
-            step.free = allocator.free
+            evicted = scheduler.evicted
+            taken.append(scheduler.take(due))
+            step.evicted = scheduler.evicted - evicted
+            step.free = scheduler.free
         return np.concatenate(taken)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ..allocators.base import BlockAllocator
 from ..allocators.block_table import BlockTable
 from ..traces.blocks import BlockNodes
-from .request import Request
+from .request import PoolRequest
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ class Holdings:
         self._nodes = nodes
         self._caching = prefix_caching
 
-    def match(self, request: Request) -> Int64:
+    def match(self, request: PoolRequest) -> Int64:
         """Return the cached blocks of the longest prefix of a waiting request, int64 [any].
 
         The last known token is always computed, so a whole block that ends with it is not taken from the cache.
@@ -51,13 +51,13 @@ class Holdings:
             return NO_BLOCKS
         return self.allocator.match(request.nodes_between(0, limit))
 
-    def first_missing(self, request: Request, hit_blocks: int) -> int | None:
+    def first_missing(self, request: PoolRequest, hit_blocks: int) -> int | None:
         """Return the node whose absence ends a match after `hit_blocks` blocks; None where nothing is missing."""
         if not self._caching or hit_blocks >= (request.known - 1) // self.block_size:
             return None
         return int(request.nodes_between(hit_blocks, hit_blocks + 1)[0])
 
-    def admit(self, request: Request, hits: Int64, idle: Bool, count: int) -> None:
+    def admit(self, request: PoolRequest, hits: Int64, idle: Bool, count: int) -> None:
         """Give a waiting request a row with the matched blocks `hits`, some of them `idle`, and `count` new ones."""
         start = self.table.claim()
         request.block_start = start
@@ -75,7 +75,7 @@ class Holdings:
         self.blocks += held
         self.grow(request, self.allocator.take(count))
 
-    def grow(self, request: Request, blocks: Int64) -> None:
+    def grow(self, request: PoolRequest, blocks: Int64) -> None:
         """Append new blocks to a request's row."""
         count = len(blocks)
         if count:
@@ -84,7 +84,7 @@ class Holdings:
             request.held += count
             self.blocks += count
 
-    def register(self, request: Request, tokens: int) -> None:
+    def register(self, request: PoolRequest, tokens: int) -> None:
         """Let others find the request's blocks that its first `tokens` tokens fill."""
         full = tokens // self.block_size
         if self._caching and full > request.registered:
@@ -93,7 +93,7 @@ class Holdings:
             self.allocator.register(request.nodes_between(start, stop), self.table.flat[row + start : row + stop])
             request.registered = full
 
-    def release(self, request: Request) -> None:
+    def release(self, request: PoolRequest) -> None:
         """Give back all blocks and the row of a request whose `held` and `computed` are up to date."""
         row = request.block_start
         self.allocator.release(self.table.flat[row : row + request.held], request.registered)

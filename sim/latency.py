@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .settings import LatencySettings
+from .step import Chunk
 
 Int64 = npt.NDArray[np.int64]
 
@@ -15,13 +17,15 @@ Int64 = npt.NDArray[np.int64]
 class StepTime(Protocol):
     """The time of one step, and of a run of steps that only decode."""
 
-    def step(self, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> int:
+    def step(self, prefill_tokens: int, decode_seqs: int, context_tokens: int, chunks: Sequence[Chunk] = ()) -> int:
         """Return the time of a step in ns.
 
         Args:
             prefill_tokens: scheduled tokens of all requests that do not decode.
             decode_seqs: requests with one scheduled token that is the last of their sequence.
             context_tokens: tokens in the KV cache after the step, summed over the scheduled requests.
+            chunks: requests that are listed one by one, for those who look at how long each context is; all that
+                prefill are among them, counted in the three sums as well.
         """
         ...
 
@@ -40,7 +44,7 @@ class LinearStepTime:
         self._decode = settings.decode_seq_ns
         self._context = settings.context_token_ns
 
-    def step(self, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> int:
+    def step(self, prefill_tokens: int, decode_seqs: int, context_tokens: int, chunks: Sequence[Chunk] = ()) -> int:
         if not (prefill_tokens or decode_seqs):
             return 0
         return self._base + self._prefill * prefill_tokens + self._decode * decode_seqs + self._context * context_tokens

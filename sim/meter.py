@@ -8,6 +8,10 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 
 
+MeterState = tuple[int, int, int, int]
+"""Blocks in use, running requests, blocks held (a shared one counted for each holder), their tokens."""
+
+
 class Meter:
     """Integrals over time of what is in use, each step weighted with its duration (ns).
 
@@ -28,8 +32,9 @@ class Meter:
         self.tokens = 0
         """Tokens computed or scheduled of running requests, times ns."""
 
-    def step(self, duration: int, used: int, running: int, held: int, tokens: int) -> None:
-        """Count one step; the others are the state after its scheduling."""
+    def step(self, duration: int, state: MeterState) -> None:
+        """Count one step, with the state after its scheduling."""
+        used, running, held, tokens = state
         self.busy_ns += duration
         self.used += used * duration
         self.running += running * duration
@@ -61,7 +66,3 @@ class Meter:
         self.tokens += tokens * total + members * steps
         self.used_peak = max(self.used_peak, used + int(handed_out[-1]))
         self.running_peak = max(self.running_peak, running)
-
-
-MeterState = tuple[int, int, int, int]
-"""used, running, held, tokens"""

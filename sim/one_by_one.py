@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .request import Request
+from .request import PoolRequest
 from .step import Chunk, Step
 
 if TYPE_CHECKING:
     from .vllm_scheduler import VllmScheduler
 
 
-def schedule_one_by_one(scheduler: VllmScheduler, step: Step, threshold: int) -> None:
+def schedule_one_by_one(scheduler: VllmScheduler, step: Step[PoolRequest], threshold: int) -> None:
     """Schedule the running requests in their order, preempting where blocks are short.
 
     Dissolves the decode group; `VllmScheduler.complete` builds it anew.
@@ -20,7 +20,7 @@ def schedule_one_by_one(scheduler: VllmScheduler, step: Step, threshold: int) ->
 
 
 class _Pass:
-    def __init__(self, scheduler: VllmScheduler, step: Step, threshold: int) -> None:
+    def __init__(self, scheduler: VllmScheduler, step: Step[PoolRequest], threshold: int) -> None:
         self._scheduler = scheduler
         self._holdings = scheduler.holdings
         self._step = step
@@ -44,7 +44,7 @@ class _Pass:
                 # Not scheduled, so the token that was in flight has arrived by the next step.
                 request.pending = 0
 
-    def _schedule(self, request: Request) -> bool:
+    def _schedule(self, request: PoolRequest) -> bool:
         """Schedule `request`, preempting others for its blocks; False where it was itself preempted."""
         tokens = request.known - request.computed
         if 0 < self._threshold < tokens:
@@ -63,14 +63,14 @@ class _Pass:
         self._scheduler.compute(request, tokens)
         return True
 
-    def _victim(self) -> Request:
+    def _victim(self) -> PoolRequest:
         """The last running request; by priority, the first of those with the largest (priority, arrival)."""
         running = self._scheduler.running
         if self._by_priority:
             return max(running.values(), key=lambda request: (request.priority, request.arrival_ns))
         return running[next(reversed(running))]
 
-    def _preempt(self, victim: Request) -> None:
+    def _preempt(self, victim: PoolRequest) -> None:
         chunk = self._scheduled.pop(victim.order, None)
         if chunk is not None:
             # Its turn in this step is taken back, yet the blocks stay registered that it would have filled.

@@ -1,11 +1,13 @@
-"""A request on its way through the engine."""
+"""A request on its way through an engine."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from ..allocators.radix_tree import Node
 from ..traces.blocks import BlockNodes
+from ..traces.sequences import TokenSequence
 
 Int64 = npt.NDArray[np.int64]
 
@@ -14,11 +16,11 @@ UNSEEN = -1
 
 
 class Request:
-    """One request's state; the scheduler owns it.
+    """What all engines know of a request; its scheduler owns it.
 
     Token counts: `prompt` tokens came with it, and it is done when it has `total` tokens. Of these it has `known` (the
-    prompt and what was generated); `computed` are in the KV cache or scheduled to be. The last token is never computed.
-    While `decoding`, a request's `computed`, `known` and `held` follow from the step number and the fields are stale.
+    prompt and what was generated); `computed` are in the KV cache or scheduled to be. While it is `decoding`, its
+    `computed`, `known` and `held` follow from the decode group's time, and the fields are stale.
     """
 
     __slots__ = (
@@ -29,8 +31,6 @@ class Request:
         "computed",
         "decode_base",
         "decoding",
-        "draining",
-        "ending",
         "eos",
         "finish_step",
         "finished_ns",
@@ -41,16 +41,11 @@ class Request:
         "known",
         "lost_pending",
         "lost_tokens",
-        "nodes",
         "order",
-        "pending",
         "preemptions",
         "priority",
-        "private_base",
         "prompt",
-        "registered",
         "running",
-        "shared",
         "tail_waste",
         "total",
     )
@@ -67,32 +62,20 @@ class Request:
         """Whether it ends by itself: the engine learns only from the last token that it is the last."""
         self.known = prompt
         self.computed = 0
-        self.pending = 0
-        """1 while a generated token is in flight (asynchronous scheduling): computed but not yet seen."""
 
         self.decoding = False
         self.decode_base = 0
-        """While decoding: before step t it has `decode_base + t` tokens in the KV cache."""
-        self.draining = False
-        """Whether its last token is in flight: it runs, but is scheduled no more."""
-        self.ending = False
-        """Whether its last token is being computed."""
+        """While decoding: before time t of the decode group it has `decode_base + t` tokens in the KV cache."""
         self.running = False
         self.order = UNSEEN
-        """Place in the running list: later admissions have larger numbers."""
+        """Place in the running list: later ones have larger numbers."""
         self.finish_step = UNSEEN
-        """The step that computes the last token, once that is certain."""
+        """The decode group's time at which the last token is computed, once that is certain."""
 
         self.block_start = UNSEEN
         """Flat index of its row in the block table."""
         self.held = 0
-        """Blocks in that row."""
-        self.registered = 0
-        """How many of them hold a registered prefix."""
-        self.nodes: Int64 | None = None
-        """Nodes of its first `shared` blocks; block k behind them has node `private_base + k`."""
-        self.shared = 0
-        self.private_base = 0
+        """Blocks (pages) in that row."""
 
         self.first_scheduled_ns = UNSEEN
         self.first_token_ns = UNSEEN
@@ -104,6 +87,38 @@ class Request:
         """Computed tokens that a preemption threw away and the cache did not give back."""
         self.lost_pending = 0
         self.tail_waste = 0
+
+    def admitted(self, now_ns: int, cached: int) -> None:
+        """Note an admission at which `cached` tokens were found in the cache."""
+        if self.first_scheduled_ns == UNSEEN:
+            self.first_scheduled_ns = now_ns
+            self.cached_first = cached
+        else:
+            self.cached_readmitted += cached
+            self.lost_tokens += max(self.lost_pending - cached, 0)
+
+
+class PoolRequest(Request):
+    """A request as vLLM's scheduler sees it. Its last token is never computed, unless it ends by itself."""
+
+    __slots__ = ("draining", "ending", "nodes", "pending", "private_base", "registered", "shared")
+
+    def __init__(
+        self, index: int, arrival_ns: int, prompt: int, total: int, priority: int = 0, eos: bool = False
+    ) -> None:
+        super().__init__(index, arrival_ns, prompt, total, priority, eos)
+        self.pending = 0
+        """1 while a generated token is in flight (asynchronous scheduling): computed but not yet seen."""
+        self.draining = False
+        """Whether its last token is in flight: it runs, but is scheduled no more."""
+        self.ending = False
+        """Whether its last token is being computed."""
+        self.registered = 0
+        """How many of its blocks hold a registered prefix."""
+        self.nodes: Int64 | None = None
+        """Nodes of its first `shared` blocks; block k behind them has node `private_base + k`."""
+        self.shared = 0
+        self.private_base = 0
 
     def nodes_between(self, start: int, stop: int) -> Int64:
         """Return the nodes of its blocks `start` to `stop - 1`, int64 [stop - start]."""
@@ -120,3 +135,58 @@ class Request:
         self.shared = int(nodes.shared[self.index])
         self.private_base = int(nodes.private_base[self.index])
         self.nodes = nodes.of(self.index)
+
+
+class TreeRequest(Request):
+    """A request as SGLang's scheduler sees it."""
+
+    __slots__ = (
+        "chunks_out",
+        "extend_end",
+        "finished",
+        "generated",
+        "in_extend",
+        "limit",
+        "locked",
+        "prefix",
+        "protected",
+        "published",
+        "retracted",
+        "row",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        arrival_ns: int,
+        prompt: int,
+        total: int,
+        limit: int,
+        sequence: TokenSequence,
+    ) -> None:
+        super().__init__(index, arrival_ns, prompt, total, eos=total < prompt + limit)
+        self.limit = limit
+        """Generated tokens at most, as the server was told."""
+        self.sequence = sequence
+        self.generated = 0
+        """Generated tokens seen by the scheduler; stale while decoding."""
+        self.prefix = 0
+        """Tokens before the part that its next, or current, extend batch computes."""
+        self.extend_end = 0
+        """The end of that part."""
+        self.protected = 0
+        """Tokens whose pages the tree owns."""
+        self.published = 0
+        """Up to where it was inserted into the tree."""
+        self.locked: Node | None = None
+        """The end of the path that it keeps from being evicted."""
+        self.row = UNSEEN
+        """Row in the request-to-token table."""
+        self.chunks_out = 0
+        """Launched batches with a chunk that did not complete its prompt, and whose result is still out."""
+        self.in_extend = UNSEEN
+        """The last extend batch that it was part of."""
+        self.retracted = False
+        """From its retraction to its next extend batch."""
+        self.finished = False

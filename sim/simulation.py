@@ -20,7 +20,7 @@ from .holdings import Holdings
 from .latency import LinearStepTime
 from .meter import Meter
 from .records import RequestRecords
-from .request import Request
+from .request import PoolRequest
 from .settings import Settings
 from .vllm_scheduler import VllmScheduler
 
@@ -147,7 +147,7 @@ class Simulation:
         eos = total < min(prompt + told, longest)
         if self._fits(prompt, total):
             priority = 0 if self._priority is None else self._priority[index]
-            request = Request(index, arrival_ns, prompt, total, priority, eos)
+            request = PoolRequest(index, arrival_ns, prompt, total, priority, eos)
             first_token, last_token = self.engine.submit(request)
             yield first_token
             yield last_token

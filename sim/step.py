@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from .request import Request
+
+R = TypeVar("R", bound=Request)
 
 
 class Chunk(NamedTuple):
@@ -22,7 +24,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class Step(Generic[R]):
     """A scheduled step. Members of the decode group are counted, not listed."""
 
     number: int
@@ -34,10 +36,10 @@ class Step:
     """Requests that take one token at the end of their sequence."""
     chunks: list[Chunk] = field(default_factory=list)
     """All other scheduled requests, in the order of scheduling."""
-    preempted: list[Request] = field(default_factory=list)
-    firsts: list[Request] = field(default_factory=list)
+    preempted: list[R] = field(default_factory=list)
+    firsts: list[R] = field(default_factory=list)
     """Requests whose first token the result brings."""
-    finishing: list[Request] = field(default_factory=list)
+    finishing: list[R] = field(default_factory=list)
     """Requests whose last token the result brings, in the order of scheduling."""
 
     evicted: int = 0

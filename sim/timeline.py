@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .vllm_scheduler import VllmScheduler
+from .scheduler import Scheduler
 
 _FIRST_INTERVAL_NS = 100_000_000
 _MOST_ROWS = 4096
@@ -27,26 +27,21 @@ class Timeline:
     )
     """`cached_blocks` are free ones that hold a prefix, `free_blocks` the other free ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int, block_size: int) -> None:
+        """Sample an engine whose pool has `capacity` blocks of `block_size` tokens."""
+        self._capacity = capacity
+        self._block_size = block_size
         self.rows: list[tuple[int, ...]] = []
         self.due_ns = 0
         self._interval = _FIRST_INTERVAL_NS
 
-    def sample(self, now_ns: int, scheduler: VllmScheduler) -> None:
+    def sample(self, now_ns: int, scheduler: Scheduler) -> None:
         """Add a row."""
-        allocator, holdings = scheduler.allocator, scheduler.holdings
-        self.rows.append(
-            (
-                now_ns,
-                len(scheduler.running),
-                len(scheduler.waiting),
-                allocator.used,
-                allocator.cached,
-                allocator.free - allocator.cached,
-                holdings.blocks * holdings.block_size - holdings.tokens,
-                allocator.evicted,
-            )
-        )
+        used, running, held, tokens = scheduler.state()
+        cached = scheduler.cached()
+        free = self._capacity - used - cached
+        waste = held * self._block_size - tokens
+        self.rows.append((now_ns, running, len(scheduler.waiting), used, cached, free, waste, scheduler.evicted))
         if len(self.rows) >= _MOST_ROWS:
             self.rows = self.rows[::2]
             self._interval *= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,9 @@ from .admission import Admission
 from .decode import DecodeGroup, Take
 from .eager import EagerRegistration
 from .holdings import NO_BLOCKS, Holdings
+from .meter import MeterState
 from .one_by_one import schedule_one_by_one
-from .request import UNSEEN, Request
+from .request import UNSEEN, PoolRequest
 from .settings import SchedulerSettings
 from .step import Chunk, Step
 from .waiting import FcfsQueue, PriorityQueue, WaitingQueue
@@ -40,14 +42,14 @@ class VllmScheduler:
         self.next_step = 0
         """Number of the step that will be scheduled next."""
         self.waiting: WaitingQueue = PriorityQueue() if settings.policy == "priority" else FcfsQueue()
-        self.running: dict[int, Request] = {}
+        self.running: dict[int, PoolRequest] = {}
         """By place in the running list, which is the order of admission."""
-        self.prefilling: list[Request] = []
+        self.prefilling: list[PoolRequest] = []
         self.decoding = DecodeGroup(self.allocator.block_size, holdings.table, holdings.table.rows)
         self.eager = EagerRegistration(holdings, settings.async_scheduling)
         self._admission = Admission(self)
         self._next_order = 0
-        self._ends: list[tuple[int, int, Request]] = []
+        self._ends: list[tuple[int, int, PoolRequest]] = []
         """Heap of (step that computes the last token, place, request); outdated entries are skipped."""
 
     @property
@@ -55,13 +57,13 @@ class VllmScheduler:
         """Whether any request is running or waiting."""
         return bool(self.running) or len(self.waiting) > 0
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PoolRequest) -> None:
         """Queue a request that arrived."""
         self.waiting.add(request)
 
-    def schedule(self, now_ns: int) -> Step:
+    def schedule(self, now_ns: int) -> Step[PoolRequest]:
         """Schedule one step at `now_ns`; its duration is left to the caller. `complete` must follow."""
-        step = Step(self.next_step, now_ns)
+        step: Step[PoolRequest] = Step(self.next_step, now_ns)
         self.next_step += 1
         # A request on its own starves nobody, so that it may prefill as much as fits.
         alone = len(self.running) + len(self.waiting) <= 1
@@ -73,7 +75,19 @@ class VllmScheduler:
             self._admission.admit(step, threshold, budget - sum(chunk.tokens for chunk in step.chunks))
         return step
 
-    def complete(self, step: Step) -> None:
+    def load(self, step: Step[PoolRequest]) -> tuple[int, int, int]:
+        """Return prefill tokens, decoding requests, and tokens in the KV cache of all scheduled ones after `step`."""
+        prefill, decodes, context = 0, step.decodes, self.decoding.context
+        for chunk in step.chunks:
+            request, computed, tokens = cast(PoolRequest, chunk.request), chunk.computed, chunk.tokens
+            context += computed + tokens
+            if tokens == 1 and computed >= request.prompt and computed + 1 >= request.known - request.pending:
+                decodes += 1
+            else:
+                prefill += tokens
+        return prefill, decodes, context
+
+    def complete(self, step: Step[PoolRequest]) -> None:
         """After a step was scheduled: sort out who now waits for a token only, and who for the last one."""
         if self.prefilling:
             for request in self.prefilling:
@@ -82,7 +96,7 @@ class VllmScheduler:
             self.prefilling = [request for request in self.prefilling if request.computed < request.known]
         self._end_decoding(step)
 
-    def treat(self, step: Step, now_ns: int) -> None:
+    def treat(self, step: Step[PoolRequest], now_ns: int) -> None:
         """Treat a step's result, which came at `now_ns`: first tokens are seen, finished requests leave."""
         for request in step.firsts:
             request.first_token_ns = now_ns
@@ -95,7 +109,7 @@ class VllmScheduler:
                 # Preempted while its last token was in flight: done all the same.
                 self.waiting.remove(request)
 
-    def _end(self, request: Request) -> None:
+    def _end(self, request: PoolRequest) -> None:
         """Let a running request whose last token was seen give back all it holds."""
         if request.decoding:
             # It ended by itself, when one more step was already scheduled for it.
@@ -107,7 +121,59 @@ class VllmScheduler:
         self.holdings.register(request, request.total - 1)
         self.holdings.release(request)
 
+    # -- what others want to know
+
+    def idle(self) -> bool:
+        """Nothing was launched: only an arrival can change that."""
+        return False
+
+    def take(self, count: int) -> Int64:
+        """Hand out free blocks, int64 [count]."""
+        return self.allocator.take(count)
+
+    @property
+    def free(self) -> int:
+        """Free blocks."""
+        return self.allocator.free
+
+    @property
+    def evicted(self) -> int:
+        """Cached blocks whose content was dropped so far."""
+        return self.allocator.evicted
+
+    def cached(self) -> int:
+        """Return the free blocks that hold a prefix."""
+        return self.allocator.cached
+
+    def state(self) -> MeterState:
+        """Return blocks in use, running requests, blocks they hold, and tokens."""
+        return self.allocator.used, len(self.running), self.holdings.blocks, self.holdings.tokens
+
+    def entries(self, step: Step[PoolRequest]) -> list[Chunk]:
+        """Return all that a step schedules, in running order; to be called before `complete`."""
+        chunks = {chunk.request.order: chunk for chunk in step.chunks}
+        if step.decodes:
+            size = self.allocator.block_size
+            for order, request in self.running.items():
+                if request.decoding:
+                    computed = request.decode_base + step.number
+                    chunks[order] = Chunk(request, computed, 1, -(-computed // size))
+        return [chunks[order] for order in sorted(chunks)]
+
+    def new_ids(self, chunk: Chunk) -> list[int]:
+        """Return the block ids appended to a request's row; for an admission, the whole row."""
+        row, held = chunk.request.block_start, self._blocks(chunk.computed + chunk.tokens)
+        return self.holdings.table.flat[row + chunk.first_new : row + held].tolist()
+
     # -- many steps at once
+
+    def only_decodes(self) -> bool:
+        """Whether the next step seems to be a plain one."""
+        return len(self.decoding) > 0 and not self.prefilling
+
+    def due_between(self, count: int) -> Int64:
+        """Return how many blocks each of the next `count` plain steps takes, int64 [count]."""
+        return self.decoding.due_between(self.next_step, count)
 
     def plain_steps(self, limit: int) -> int:
         """Return how many of the next `limit` steps, at most, will only decode all of the decode group.
@@ -137,13 +203,13 @@ class VllmScheduler:
 
     # -- used by the parts of the scheduler
 
-    def compute(self, request: Request, tokens: int) -> None:
+    def compute(self, request: PoolRequest, tokens: int) -> None:
         """Count `tokens` more of `request` as computed and register the blocks they fill."""
         request.computed += tokens
         self.holdings.tokens += tokens
         self.holdings.register(request, min(request.computed, request.known - request.pending))
 
-    def start(self, request: Request) -> None:
+    def start(self, request: PoolRequest) -> None:
         """Put an admitted request at the end of the running list."""
         request.running = True
         request.order = self._next_order
@@ -151,7 +217,7 @@ class VllmScheduler:
         self.running[request.order] = request
         self.prefilling.append(request)
 
-    def preempt(self, request: Request) -> None:
+    def preempt(self, request: PoolRequest) -> None:
         """Take everything from a running request that is not in the decode group, and queue it again."""
         self._leave(request)
         self.holdings.register(request, request.computed - request.pending)
@@ -177,7 +243,7 @@ class VllmScheduler:
 
     # -- inner workings
 
-    def _schedule_running(self, step: Step, threshold: int) -> bool:
+    def _schedule_running(self, step: Step[PoolRequest], threshold: int) -> bool:
         """Schedule all running requests at once; False, and nothing done, where budget or blocks may run short."""
         decoding, number = self.decoding, step.number
         plan = self._plan(threshold)
@@ -201,7 +267,7 @@ class VllmScheduler:
         self.holdings.tokens += step.decodes
         return True
 
-    def _plan(self, threshold: int) -> list[tuple[Request, int, int]] | None:
+    def _plan(self, threshold: int) -> list[tuple[PoolRequest, int, int]] | None:
         """Choose tokens and new blocks of the prefilling requests: (request, tokens, blocks), in running order.
 
         None where the budget might not reach every member of the decode group.
@@ -209,7 +275,7 @@ class VllmScheduler:
         budget = self.settings.max_num_batched_tokens - len(self.decoding)
         if budget < 0:
             return None
-        plan: list[tuple[Request, int, int]] = []
+        plan: list[tuple[PoolRequest, int, int]] = []
         for request in self.prefilling:
             if not budget:
                 break
@@ -225,13 +291,13 @@ class VllmScheduler:
             plan.append((request, tokens, self._blocks(request.computed + tokens) - request.held))
         return plan
 
-    def _decodes_behind(self, request: Request) -> bool:
+    def _decodes_behind(self, request: PoolRequest) -> bool:
         return any(other.decoding for order, other in self.running.items() if order > request.order)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.holdings.block_size)
 
-    def _caught_up(self, step: Step, request: Request) -> None:
+    def _caught_up(self, step: Step[PoolRequest], request: PoolRequest) -> None:
         """All known tokens of `request` are computed by `step`, which therefore brings a new one."""
         if request.ending:
             return
@@ -246,7 +312,7 @@ class VllmScheduler:
             self.decoding.join(request, step.number + 1)
             self.eager.watch(request)
 
-    def _end_decoding(self, step: Step) -> None:
+    def _end_decoding(self, step: Step[PoolRequest]) -> None:
         """Find those whose last token `step` computes, and let them go out of the decode group."""
         ends = self._ends
         while ends and ends[0][0] <= step.number:
@@ -261,7 +327,7 @@ class VllmScheduler:
                     request.draining = True
                     request.pending = int(self.settings.async_scheduling)
 
-    def _overruns(self, request: Request) -> bool:
+    def _overruns(self, request: PoolRequest) -> bool:
         """Whether another step is scheduled for a request before its last token is seen to be the last."""
         return request.eos and self.settings.async_scheduling
 
@@ -274,7 +340,7 @@ class VllmScheduler:
                 return end
             heapq.heappop(ends)
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: PoolRequest) -> None:
         del self.running[request.order]
         request.running = False
         request.finish_step = UNSEEN

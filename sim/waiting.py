@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from typing import Protocol
 
-from .request import Request
+from .request import PoolRequest
 
 
 class WaitingQueue(Protocol):
@@ -14,23 +14,23 @@ class WaitingQueue(Protocol):
 
     def __len__(self) -> int: ...
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PoolRequest) -> None:
         """Queue a request that arrived."""
         ...
 
-    def put_back(self, request: Request) -> None:
+    def put_back(self, request: PoolRequest) -> None:
         """Queue a request that was preempted."""
         ...
 
-    def head(self) -> Request:
+    def head(self) -> PoolRequest:
         """Return the next request; the queue is not empty."""
         ...
 
-    def pop(self) -> Request:
+    def pop(self) -> PoolRequest:
         """Remove and return the next request."""
         ...
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: PoolRequest) -> None:
         """Remove a request from wherever it is."""
         ...
 
@@ -39,24 +39,24 @@ class FcfsQueue:
     """First come, first served; preempted requests go to the front."""
 
     def __init__(self) -> None:
-        self._queue: deque[Request] = deque()
+        self._queue: deque[PoolRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PoolRequest) -> None:
         self._queue.append(request)
 
-    def put_back(self, request: Request) -> None:
+    def put_back(self, request: PoolRequest) -> None:
         self._queue.appendleft(request)
 
-    def head(self) -> Request:
+    def head(self) -> PoolRequest:
         return self._queue[0]
 
-    def pop(self) -> Request:
+    def pop(self) -> PoolRequest:
         return self._queue.popleft()
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: PoolRequest) -> None:
         self._queue.remove(request)
 
 
@@ -64,22 +64,22 @@ class PriorityQueue:
     """By priority, then arrival, then id compared as text, as vLLM orders requests, preempted ones included."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, str, Request]] = []
+        self._heap: list[tuple[int, int, str, PoolRequest]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PoolRequest) -> None:
         heapq.heappush(self._heap, (request.priority, request.arrival_ns, str(request.index), request))
 
     put_back = add
 
-    def head(self) -> Request:
+    def head(self) -> PoolRequest:
         return self._heap[0][3]
 
-    def pop(self) -> Request:
+    def pop(self) -> PoolRequest:
         return heapq.heappop(self._heap)[3]
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: PoolRequest) -> None:
         self._heap = [entry for entry in self._heap if entry[3] is not request]
         heapq.heapify(self._heap)

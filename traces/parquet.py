@@ -108,7 +108,7 @@ def _append_rows(batch: Any, before: int, parser: RowParser, bad_row: Callable[[
 def _as_json(column: Any) -> list[Any]:
     """A column's values as the readers of text see them: stamps as text, fractions as decimals."""
     if pa.types.is_timestamp(column.type):
-        return pc.strftime(column.cast(pa.timestamp("ns")), format="%Y-%m-%d %H:%M:%S").to_pylist()
+        return pc.strftime(column.cast(pa.timestamp("ns")), format="%Y-%m-%d %H:%M:%S").to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
     values = column.to_pylist()
     if pa.types.is_floating(column.type):
         return [None if value is None else Decimal(repr(value)) for value in values]
