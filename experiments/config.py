@@ -8,14 +8,14 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
-from ..sim.settings import Settings
+from ..sim.settings import RooflineSettings, Settings
 from ..traces.errors import InputError
 
 _CHOICES = {
     "engine": ("vllm",),
     "allocator.kind": ("block_pool",),
     "scheduler.policy": ("fcfs", "priority"),
-    "latency.kind": ("linear",),
+    "latency.kind": ("linear", "roofline"),
     "requests.max_new_tokens": ("recorded",),
     "arrivals.sessions": ("open", "closed"),
 }
@@ -32,6 +32,7 @@ _AT_LEAST = {
     "latency.prefill_token_ns": 0,
     "latency.decode_seq_ns": 0,
     "latency.context_token_ns": 0,
+    **{f"latency.roofline.{field.name}": 0 for field in fields(RooflineSettings)},
 }
 
 
@@ -92,11 +93,12 @@ def with_blocks(settings: Settings, blocks: int) -> Settings:
 
 def as_tree(settings: Settings) -> dict[str, Any]:
     """Return settings as nested dictionaries in the order of their keys' definition, unset keys left out."""
-    tree = asdict(settings)
-    return {
-        key: {inner: leaf for inner, leaf in value.items() if leaf is not None} if isinstance(value, dict) else value
-        for key, value in tree.items()
-    }
+    return _without_unset(asdict(settings))
+
+
+def _without_unset(tree: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: _without_unset(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    return {key: value for key, value in kept.items() if value is not None and value != {}}
 
 
 def to_yaml(settings: Settings) -> str:
@@ -168,7 +170,7 @@ def _checked(key: str, value: Any, hint: Any, place: str) -> Any:
     kinds = get_args(hint) or (hint,)
     if value is None and type(None) in kinds:
         return None
-    if kinds == (float,) and type(value) is int:
+    if float in kinds and int not in kinds and type(value) is int:
         value = float(value)
     # bool is a subclass of int, hence no isinstance.
     if type(value) not in kinds or not _in_range(key, value):

@@ -33,6 +33,44 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True)
+class RooflineSettings:
+    """The parts of a step's time, in nanoseconds (`RooflineStepTime` has the formula).
+
+    What is left out follows from `model` and `gpu` where these are given, and is 0 where they are not.
+    """
+
+    weights_ns: float | None = None
+    """Reading the weights of the dense layers once."""
+    experts_ns: float | None = None
+    """Reading the weights of all experts once."""
+    expert_share: float | None = None
+    """Share of the experts that one token goes to."""
+    token_ns: float | None = None
+    """Arithmetic of the linear layers for one token."""
+    head_ns: float | None = None
+    """Reading the lm head's weights once."""
+    head_seq_ns: float | None = None
+    """Arithmetic of the lm head for one sequence."""
+    decode_seq_ns: float | None = None
+    """For each decoding request, whatever its length."""
+    decode_context_ns: float | None = None
+    """Attention of a decoding request to one token in its cache."""
+    prefill_pair_ns: float | None = None
+    """Attention of one prefilled token to one token that it sees."""
+    window: int | None = None
+    """Tokens seen in the layers with a sliding window; 0: no such layers."""
+    window_context_ns: float | None = None
+    window_pair_ns: float | None = None
+    """As the two above, in the layers with a window (those above then leave these out)."""
+    comm_ns: float | None = None
+    """All-reduces of a step, apart from what they carry."""
+    comm_token_ns: float | None = None
+    """All-reduces of a step, for each token."""
+    host_ns: float | None = None
+    """Work of the host for a step; hidden behind the step before under asynchronous scheduling."""
+
+
+@dataclass(frozen=True)
 class LatencySettings:
     """Step time, in integer nanoseconds."""
 
@@ -41,6 +79,8 @@ class LatencySettings:
     prefill_token_ns: int = 20_000
     decode_seq_ns: int = 50_000
     context_token_ns: int = 20
+    roofline: RooflineSettings = field(default_factory=RooflineSettings)
+    """For kind `roofline`."""
 
 
 @dataclass(frozen=True)

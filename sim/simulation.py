@@ -17,7 +17,8 @@ from ..traces.blocks import BlockNodes
 from ..traces.trace import Trace
 from .engine import Clocked, Engine
 from .holdings import Holdings
-from .latency import LinearStepTime
+from .latency import StepTime
+from .latency_kinds import step_time
 from .meter import Meter
 from .records import RequestRecords
 from .request import PoolRequest
@@ -50,7 +51,12 @@ class Simulation:
     """One trace through one simulated engine."""
 
     def __init__(
-        self, trace: Trace, settings: Settings, num_blocks: int, max_new_tokens: list[int] | None = None
+        self,
+        trace: Trace,
+        settings: Settings,
+        num_blocks: int,
+        max_new_tokens: list[int] | None = None,
+        timing: StepTime | None = None,
     ) -> None:
         """Set everything up; `run` runs it.
 
@@ -59,6 +65,7 @@ class Simulation:
             settings: of the engine; how large the pool is, they need not say.
             num_blocks: of the pool, null block included.
             max_new_tokens: what the server is told of each request [n], in place of what the settings say.
+            timing: the time of a step, in place of what the settings say.
 
         Raises:
             InputError: the block size does not go with the trace's.
@@ -87,7 +94,7 @@ class Simulation:
         self.engine = Engine(
             self.env,
             self.scheduler,
-            LinearStepTime(settings.latency),
+            timing or step_time(settings),
             async_scheduling=scheduler.async_scheduling,
             fast_forward=settings.sim.fast_forward,
         )
