@@ -1,0 +1,139 @@
+"""Random traffic in random setups: the engine does, step for step, what the naive one does.
+
+HYPOTHESIS_PROFILE=thorough tries thousands of examples a test instead of dozens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kvreplay.sim.summary import summarize
+from scenarios import (
+    Scenario,
+    assert_same_figures,
+    assert_same_outcome,
+    assert_same_steps,
+    figures_of,
+    logged_run,
+    naive_run,
+    rejected_rows,
+    scenarios,
+    simulation_of,
+    with_covered_prompts,
+    with_granularity,
+)
+
+EXAMPLES = settings().max_examples
+MANY = settings(max_examples=4 * EXAMPLES)
+
+
+def assert_equals_naive(scenario: Scenario, trace: Any = None) -> None:
+    """Every way to run the scenario must give what the naive engine gives."""
+    expected = naive_run(scenario)
+    figures = figures_of(scenario, expected.steps)
+    for fast_forward in (True, False):
+        simulation = simulation_of(scenario, trace or scenario.trace(), fast_forward=fast_forward)
+        lines, result = logged_run(simulation, len(expected.steps))
+        assert_same_steps(expected.steps, lines)
+        assert_same_outcome(expected, result)
+        assert_same_figures(figures, result)
+        assert result.steps == len(lines)
+        assert result.evicted_blocks == sum(line["evicted"] for line in lines)
+        assert sorted(result.records.rejected_rows) == rejected_rows(scenario)
+
+
+@MANY
+@given(scenarios())
+def test_equals_the_naive_engine(scenario: Scenario) -> None:
+    assert_equals_naive(scenario)
+
+
+OUT_OF_TURN = Scenario(
+    arrival_ns=[0] * 6,
+    prompts=[(100,), (0,), (100, 101, 103), (100, 101), (0,), (116, 117)],
+    outputs=[(101,), (102,), (104, 105), (106, 107, 108, 109), (110, 111, 112, 113, 114, 115), (118, 119)],
+    told=[1, 1, 2, 4, 6, 2],
+    priority=[0, 0, 0, 0, 1, 0],
+    num_blocks=7,
+    block_size=1,
+    prefix_caching=True,
+    scheduler={
+        "max_num_seqs": 2,
+        "scheduler_reserve_full_isl": False,
+        "policy": "priority",
+        "async_scheduling": False,
+    },
+)
+"""A request preempts itself before the last of the running list was served, which was to end in that step."""
+
+
+@given(scenarios(policy="priority", scheduler_reserve_full_isl=False))
+@example(OUT_OF_TURN)
+def test_equals_it_by_priority_without_reserving(scenario: Scenario) -> None:
+    assert_equals_naive(scenario)
+
+
+@given(scenarios(policy="priority", async_scheduling=True))
+def test_equals_it_by_priority_and_asynchronously(scenario: Scenario) -> None:
+    assert_equals_naive(scenario)
+
+
+@given(scenarios(most_requests=40, block_sizes=(1, 2, 4), max_num_seqs=256))
+def test_equals_it_with_many_requests_and_small_blocks(scenario: Scenario) -> None:
+    assert_equals_naive(scenario)
+
+
+@given(scenarios(), st.data())
+def test_equals_it_when_answers_are_known_in_part(scenario: Scenario, data: st.DataObject) -> None:
+    more = data.draw(st.lists(st.integers(0, 40), min_size=len(scenario.prompts), max_size=len(scenario.prompts)))
+    trace = with_covered_prompts(scenario.trace(), more)
+    assert_equals_naive(scenario.tokens_meant_by(trace), trace)
+
+
+@given(scenarios(block_sizes=(4, 8, 16, 32, 64)), st.sampled_from([1, 2, 4]), st.booleans())
+def test_equals_it_on_coarser_or_finer_ids(scenario: Scenario, factor: int, coarser: bool) -> None:
+    size = scenario.block_size
+    trace = with_granularity(scenario.trace(), size * factor if coarser else size // factor)
+    assert_equals_naive(scenario.tokens_meant_by(trace), trace)
+
+
+@given(scenarios())
+def test_equals_it_without_identity(scenario: Scenario) -> None:
+    trace = with_granularity(scenario.trace(), 0)
+    assert_equals_naive(scenario.tokens_meant_by(trace), trace)
+
+
+@given(scenarios())
+def test_nobody_listening_changes_nothing(scenario: Scenario) -> None:
+    """Steps done in one go are kept as objects only for those who listen: the other path must agree."""
+    lines, listened = logged_run(simulation_of(scenario, scenario.trace(), fast_forward=True))
+    result = simulation_of(scenario, scenario.trace(), fast_forward=True).run()
+    assert result.steps == len(lines)
+    assert result.end_ns == listened.end_ns
+    assert vars(result.meter) == vars(listened.meter)
+    assert result.free_order.tolist() == listened.free_order.tolist()
+    prompts = scenario.trace().prompt_tokens
+    assert summarize(result, prompts) == summarize(listened, prompts)
+
+
+@given(scenarios())
+def test_summary_is_what_the_layout_says(scenario: Scenario) -> None:
+    lines, result = logged_run(simulation_of(scenario, scenario.trace(), fast_forward=True))
+    figures = figures_of(scenario, lines)
+    summary = summarize(result, scenario.trace().prompt_tokens)
+    capacity, size, end = scenario.num_blocks - 1, scenario.block_size, result.end_ns
+    assert summary["kv_usage"]["peak"] == figures.used_peak / capacity
+    assert summary["kv_usage"]["mean"] == (pytest.approx(figures.used / capacity / end) if end else 0)
+    assert summary["running"]["peak"] == figures.running_peak
+    assert summary["running"]["mean"] == (pytest.approx(figures.running / end) if end else 0)
+    slots = figures.held * size
+    assert summary["tail_waste"]["share"] == (pytest.approx(1 - figures.tokens / slots) if slots else 0)
+    wastes = list(figures.tail_waste.values())
+    assert summary["tail_waste"]["tokens_max"] == max(wastes, default=0)
+    assert summary["tail_waste"]["tokens_mean"] == (pytest.approx(sum(wastes) / len(wastes)) if wastes else 0)
+    assert summary["preemptions"] == sum(len(line["preempted"]) for line in lines)
+    assert summary["preemption_lost_tokens"] == sum(figures.lost_tokens.values())
+    assert summary["completed"] + summary["rejected"] == len(scenario.prompts)
