@@ -70,6 +70,26 @@ OUT_OF_TURN = Scenario(
 """A request preempts itself before the last of the running list was served, which was to end in that step."""
 
 
+LAST_BLOCK_IN_FLIGHT = Scenario(
+    arrival_ns=[0, 15_000_000],
+    prompts=[(100,), (100, 101, 102, 103, 104)],
+    outputs=[(101, 102, 103, 104), (106,)],
+    told=[4, 1],
+    priority=[0, 0],
+    num_blocks=22,
+    block_size=1,
+    prefix_caching=True,
+    scheduler={"async_scheduling": True},
+)
+"""A prompt asks for the block that another request fills with its last token but one, while the last is in flight."""
+
+
+@example(LAST_BLOCK_IN_FLIGHT)
+@given(scenarios(async_scheduling=True, prefix_caching=True))
+def test_equals_it_where_answers_are_asked_for_while_they_are_generated(scenario: Scenario) -> None:
+    assert_equals_naive(scenario)
+
+
 @given(scenarios(policy="priority", scheduler_reserve_full_isl=False))
 @example(OUT_OF_TURN)
 def test_equals_it_by_priority_without_reserving(scenario: Scenario) -> None:
