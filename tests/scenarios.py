@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from kvreplay.sim.layout import LayoutLog
-from kvreplay.sim.settings import AllocatorSettings, LatencySettings, SchedulerSettings, Settings, SimSettings
+from kvreplay.sim.settings import (
+    AllocatorSettings,
+    ArrivalSettings,
+    LatencySettings,
+    SchedulerSettings,
+    Settings,
+    SimSettings,
+)
 from kvreplay.sim.simulation import Result, Simulation
 from kvreplay.traces import Trace
 from kvreplay.traces.identity import token_ids
@@ -117,9 +124,9 @@ def naive_run(scenario: Scenario) -> NaiveResult:
     return naive_engine(scenario).run()
 
 
-def simulation_of(scenario: Scenario, trace: Trace, *, fast_forward: bool) -> Simulation:
+def simulation_of(scenario: Scenario, trace: Trace, *, fast_forward: bool, sessions: str = "open") -> Simulation:
     """The engine under test, ready to run."""
-    settings = scenario.settings(fast_forward=fast_forward)
+    settings = replace(scenario.settings(fast_forward=fast_forward), arrivals=ArrivalSettings(sessions=sessions))
     return Simulation(trace, settings, scenario.num_blocks, scenario.told)
 
 

@@ -5,10 +5,13 @@ HYPOTHESIS_PROFILE=thorough tries thousands of examples a test instead of dozens
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from kvreplay.sim.summary import summarize
 from scenarios import (
@@ -18,6 +21,7 @@ from scenarios import (
     assert_same_steps,
     figures_of,
     logged_run,
+    naive_engine,
     naive_run,
     rejected_rows,
     scenarios,
@@ -157,3 +161,36 @@ def test_summary_is_what_the_layout_says(scenario: Scenario) -> None:
     assert summary["preemptions"] == sum(len(line["preempted"]) for line in lines)
     assert summary["preemption_lost_tokens"] == sum(figures.lost_tokens.values())
     assert summary["completed"] + summary["rejected"] == len(scenario.prompts)
+
+
+@given(scenarios(), st.data())
+def test_turns_that_wait_for_their_predecessors_are_served_as_if_they_came_then(
+    scenario: Scenario, data: st.DataObject
+) -> None:
+    # Where steps take no time, arrivals do not tell who came after whose end.
+    assume(scenario.latency["base_ns"] > 0)
+    count = len(scenario.prompts)
+    parent = [data.draw(st.integers(-1, row - 1)) for row in range(count)]
+    think = [data.draw(st.sampled_from([-1, 0, 7, 5_000_000])) for _ in range(count)]
+    trace = replace(scenario.trace(), parent=np.array(parent, np.int32), think_ns=np.array(think, np.int64))
+    simulation = simulation_of(scenario, trace, fast_forward=data.draw(st.booleans()), sessions="closed")
+    order: list[int] = []
+    submit = simulation.engine.submit
+    simulation.engine.submit = lambda request: (order.append(request.index), submit(request))[1]
+    lines, result = logged_run(simulation)
+
+    came, ended = result.records["arrival_ns"].tolist(), result.records["finished_ns"].tolist()
+    for row, before in enumerate(parent):
+        recorded = scenario.arrival_ns[row]
+        if before >= 0:
+            end = ended[before] if ended[before] >= 0 else came[before]  # the rejected end as they come
+            recorded = end + think[row] if think[row] >= 0 else max(end, recorded)
+        assert came[row] == recorded
+    engine = naive_engine(scenario)
+    waiting = {live.row: live for live in engine.pending}
+    engine.pending = deque(waiting[row] for row in order)
+    for row, live in waiting.items():
+        live.request.arrival_ns = came[row]
+    expected = engine.run()
+    assert_same_steps(expected.steps, lines)
+    assert_same_outcome(expected, result)
