@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -194,3 +195,34 @@ def test_turns_that_wait_for_their_predecessors_are_served_as_if_they_came_then(
     expected = engine.run()
     assert_same_steps(expected.steps, lines)
     assert_same_outcome(expected, result)
+
+
+class States:
+    """A sampler that keeps what it is shown, every so often."""
+
+    def __init__(self, interval_ns: int) -> None:
+        self.due_ns = 0
+        self.seen: list[tuple[int, ...]] = []
+        self._interval = interval_ns
+
+    def sample(self, now_ns: int, scheduler: Any) -> None:
+        """Keep the state that a timeline shows."""
+        allocator = scheduler.allocator
+        state = len(scheduler.running), len(scheduler.waiting), allocator.used, allocator.cached, allocator.evicted
+        self.seen.append((now_ns, *state))
+        self.due_ns = (now_ns // self._interval + 1) * self._interval
+
+
+@given(scenarios(), st.sampled_from([1, 7, 100, 30_000_000]), st.sampled_from([2, 3, 5, 4096]))
+def test_samples_do_not_depend_on_how_many_steps_are_done_in_one_go(scenario: Scenario, every: int, most: int) -> None:
+    seen: list[list[tuple[int, ...]]] = []
+    figures: list[dict[str, int]] = []
+    for fast_forward in (True, False):
+        simulation = simulation_of(scenario, scenario.trace(), fast_forward=fast_forward)
+        simulation.engine.sampler = states = States(every)
+        with mock.patch("kvreplay.sim.engine._MOST_STEPS", most):
+            result = simulation.run()
+        seen.append(states.seen)
+        figures.append(vars(result.meter) | {"steps": result.steps, "end_ns": result.end_ns})
+    assert seen[0] == seen[1]
+    assert figures[0] == figures[1]
