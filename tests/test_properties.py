@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from kvreplay.sim.summary import summarize
+from kvreplay.traces import load_trace
 from scenarios import (
     Scenario,
     assert_same_figures,
@@ -162,6 +163,30 @@ def test_summary_is_what_the_layout_says(scenario: Scenario) -> None:
     assert summary["preemptions"] == sum(len(line["preempted"]) for line in lines)
     assert summary["preemption_lost_tokens"] == sum(figures.lost_tokens.values())
     assert summary["completed"] + summary["rejected"] == len(scenario.prompts)
+
+
+@pytest.mark.parametrize("async_scheduling", [True, False])
+def test_equals_it_on_the_sample(async_scheduling: bool) -> None:
+    """Real lengths: ids of 64 tokens, at four times the load, in a pool that everything runs short of."""
+    trace = load_trace("sample", limit=150)
+    trace = replace(trace, arrival_ns=trace.arrival_ns // 4)
+    scenario = Scenario(
+        arrival_ns=trace.arrival_ns.tolist(),
+        prompts=[],
+        outputs=[],
+        told=trace.output_tokens.tolist(),
+        priority=[0] * len(trace),
+        num_blocks=501,
+        block_size=16,
+        prefix_caching=True,
+        scheduler={
+            "async_scheduling": async_scheduling,
+            "max_num_batched_tokens": 2048,
+            "long_prefill_token_threshold": 512,
+            "scheduler_reserve_full_isl": False,
+        },
+    )
+    assert_equals_naive(scenario.tokens_meant_by(trace), trace)
 
 
 @given(scenarios(), st.data())
