@@ -64,7 +64,7 @@ def _device(name: str) -> str:
 def _configure_validate(commands: Any) -> None:
     about = (
         "Replay a trace and do what an engine's worker does with its layout: apply new ids to the tables, compute the "
-        "slot mapping, write K and V of each token, read all of it back. Exit status 1 if anything is not as it should be."
+        "slot mapping, write K and V of each token, read all of it back. Exit status 1 if anything is not as it should."
     )
     parser = commands.add_parser("validate", help="check every slot of a replay's layout", description=about)
     parser.add_argument("trace", metavar="TRACE", help="a path (plain, .gz, .zst), - for stdin, or a built-in name")
@@ -149,8 +149,7 @@ def _validation_table(found: dict[str, Any]) -> str:
     lines += [f"  {name:<16}  {text}" for name, text in rows]
     lines += ["", f"  throughput of {found['throughput_of']}", f"  {'':<18}{'tokens':>14}{'tokens/s':>14}{'GB/s':>10}"]
     for name, figures in found["throughput"].items():
-        lines.append(
-            f"  {name:<18}{figures['tokens']:>14,}{figures['tokens_per_s']:>14,.3g}{figures['bytes_per_s'] / 1e9:>10.3g}"
-        )
+        rates = f"{figures['tokens_per_s']:>14,.3g}{figures['bytes_per_s'] / 1e9:>10.3g}"
+        lines.append(f"  {name:<18}{figures['tokens']:>14,}{rates}")
     verdict = "every token is in its own slot" if found["ok"] else f"DIFFERENCES: {found['differences']}"
     return "\n".join([*lines, "", f"  {verdict}"])

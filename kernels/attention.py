@@ -51,7 +51,7 @@ def within_budget(error: float, torch_error: float, dtype: torch.dtype) -> bool:
     return error <= 2 * torch_error + torch.finfo(dtype).eps / 2
 
 
-def _over_requests(query: Tensor, cache: KVCache, step: StepMetadata, dtype: torch.dtype, attend) -> Tensor:  # noqa: ANN001
+def _over_requests(query: Tensor, cache: KVCache, step: StepMetadata, dtype: torch.dtype, attend) -> Tensor:
     out = torch.zeros(query.shape, dtype=dtype, device=query.device)
     offsets = torch.zeros(step.num_reqs + 1, dtype=torch.int32, device=query.device)
     offsets[1:] = step.seq_lens.cumsum(0)

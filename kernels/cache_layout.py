@@ -1,7 +1,7 @@
 """How K and V of one layer lie in memory: what a kernel sees, and in which physical order.
 
-A kernel addresses both layouts alike, as K and V of the logical shape `[num_blocks, block_size, num_kv_heads, head_size]`;
-only strides differ, so one kernel source serves all.
+A kernel addresses both layouts alike, as K and V of the logical shape
+`[num_blocks, block_size, num_kv_heads, head_size]`; only strides differ, so one kernel source serves all.
 """
 
 from __future__ import annotations

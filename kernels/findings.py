@@ -27,11 +27,7 @@ class Difference(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        places = [
-            f"{name} {value}"
-            for name, value in zip(self._fields[1:6], self[1:6], strict=True)
-            if value >= 0
-        ]
+        places = [f"{name} {value}" for name, value in zip(self._fields[1:6], self[1:6], strict=True) if value >= 0]
         return f"{self.kind}: {', '.join(places)}: {self.text}"
 
 
@@ -95,9 +91,7 @@ class Findings:
         for place in wrong[:MOST_NAMED].tolist():
             read, wanted = owner(int(found[place])), owner(int(expected[place]))
             request, position, slot = (int(x[place]) for x in (requests, positions, slots))
-            self.add(
-                Difference("fingerprint", step, request, position, slot, slot // size, _mismatch(read, wanted)), 0
-            )
+            self.add(Difference("fingerprint", step, request, position, slot, slot // size, _mismatch(read, wanted)), 0)
         self._count("fingerprint", len(wrong))
 
     def _count(self, kind: str, count: int) -> None:

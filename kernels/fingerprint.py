@@ -97,7 +97,7 @@ def encode(fingerprints: Tensor, kv_heads: int, dtype: torch.dtype) -> tuple[Ten
 
 
 def decode(rows: Tensor, *, value: bool) -> Tensor:
-    """The fingerprints that K (`value`: V) rows [n, kv_heads, 16] of any layout hold, int64 [n, kv_heads], head by head.
+    """The fingerprints that K (`value`: V) rows [n, kv_heads, 16] hold, int64 [n, kv_heads].
 
     What is no fingerprint, or one of another head, gives -1.
     """

@@ -114,9 +114,7 @@ def history_slots(block_table: Tensor, rows: Tensor, offsets: Tensor, block_size
     return block * block_size + position % block_size
 
 
-def _expect(
-    cache: KVCache, block_table: Tensor, rows: Tensor, offsets: Tensor, key: Tensor, value: Tensor
-) -> None:
+def _expect(cache: KVCache, block_table: Tensor, rows: Tensor, offsets: Tensor, key: Tensor, value: Tensor) -> None:
     expect("block_table", block_table, (None, None), torch.int32, cache.k)
     expect("rows", rows, (None,), torch.int32, cache.k)
     expect("offsets", offsets, (len(rows) + 1,), torch.int32, cache.k)

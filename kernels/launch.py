@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import torch
 
-INTERPRETED_PROCESSORS = 4
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+"""Whether Triton interprets kernels: as it decides itself, at import."""
+INTERPRETED_PROCESSORS = 1
 """Stands for the multiprocessor count where kernels are interpreted: splits happen, but few."""
 
 
@@ -22,6 +25,16 @@ class Tile(NamedTuple):
     """Tokens of the KV cache at a time."""
     num_warps: int
     num_stages: int
+
+
+def tokens_at_a_time(head_size: int, tokens: int) -> int:
+    """`tokens`, which suit the head sizes of engines; more for the small heads of a validation.
+
+    These are cheap on a GPU, and where programs are interpreted, few large ones take a fraction of the time.
+    """
+    if head_size >= 64:
+        return tokens
+    return 2048 if INTERPRETED else 128
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1,19 +1,19 @@
 """Products and conversions inside kernels, the same on a GPU and in Triton's interpreter.
 
-The interpreter keeps bf16 as its bits: a product multiplies these as integers, a conversion to bf16 cuts off instead of
-rounding, and one to fp8 loses the carry. Where kernels are interpreted, the functions here widen or round by hand; for a
-GPU they compile to the one instruction.
+The interpreter keeps bf16 as its bits: a product multiplies these as integers, a conversion to bf16 cuts off instead
+of rounding, and one to fp8 loses the carry. Its fp32 products are numpy's, whose error depends on the CPU. Where
+kernels are interpreted, the functions here widen or round by hand; for a GPU they compile to the one instruction.
 """
 
 from __future__ import annotations
 
-import os
-
 import triton
 import triton.language as tl
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
-"""As Triton itself decides it, at import."""
+from . import launch
+
+INTERPRETED = tl.constexpr(launch.INTERPRETED)
+_FP64_PRODUCTS = tl.constexpr(launch.INTERPRETED and tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 5))
 
 
 @triton.jit
@@ -22,6 +22,8 @@ def dot(a, b):
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
+    if _FP64_PRODUCTS:
+        return tl.dot(a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64).to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
 
 
@@ -42,7 +44,7 @@ def to_fp8(x):
     if INTERPRETED:
         # Normal numbers have 3 bits behind the leading one; below 2^-6 the step is 2^-9, which the sum rounds to.
         bits = x.to(tl.uint32, bitcast=True)
-        bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000
-        normal = bits.to(tl.float32, bitcast=True)
-        x = tl.where(tl.abs(x) < 0.015625, (x + 24576.0) - 24576.0, normal)
+        normal = (bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000
+        small = ((tl.abs(x) + 24576.0) - 24576.0).to(tl.uint32, bitcast=True) | (bits & 0x80000000)
+        x = tl.where(tl.abs(x) < 0.015625, small, normal).to(tl.float32, bitcast=True)
     return x.to(tl.float8e4nv)

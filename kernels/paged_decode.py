@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .cache_layout import KVCache
 from .checks import FLOAT_TYPES, expect, expect_block_size, expect_heads
-from .launch import Tile, ceil_div, next_power_of_2, processors
+from .launch import Tile, ceil_div, next_power_of_2, processors, tokens_at_a_time
 from .metadata import StepMetadata
 from .numerics import dot, narrow
 
@@ -155,10 +155,7 @@ def reduce_kernel(
 def decode_tile(head_size: int, group: int, element_bytes: int) -> Tile:
     """What one program takes: at most 64 KiB of K and V in flight."""
     rows = min(max(next_power_of_2(group), 16), 64 if element_bytes == 2 else 16)
-    tokens = 64 if head_size * element_bytes <= 256 else 32
-    if head_size == 16:
-        # A validation's heads: fewer and larger programs for the interpreter.
-        tokens = 256
+    tokens = tokens_at_a_time(head_size, 64 if head_size * element_bytes <= 256 else 32)
     return Tile(rows, tokens, num_warps=4, num_stages=2)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .cache_layout import KVCache
 from .checks import FLOAT_TYPES, expect, expect_block_size, expect_heads
-from .launch import Tile, ceil_div
+from .launch import Tile, ceil_div, tokens_at_a_time
 from .metadata import StepMetadata
 from .numerics import dot, narrow
 
@@ -32,18 +32,14 @@ def _attend(
     inside = place < length
     block = tl.load(row + place // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
     offset = place % BLOCK_SIZE
-    k = tl.load(
-        k_base + (block * k_block + offset * k_token)[None, :] + dim[:, None], mask=inside[None, :], other=0.0
-    )
+    k = tl.load(k_base + (block * k_block + offset * k_token)[None, :] + dim[:, None], mask=inside[None, :], other=0.0)
     scores = dot(q, k) * scale
     if MASKED:
         scores = tl.where(place[None, :] <= position[:, None], scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, 1))
     weight = tl.exp2(scores - new_top[:, None])
     shrink = tl.exp2(top - new_top)
-    v = tl.load(
-        v_base + (block * v_block + offset * v_token)[:, None] + dim[None, :], mask=inside[:, None], other=0.0
-    )
+    v = tl.load(v_base + (block * v_block + offset * v_token)[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
     acc = acc * shrink[:, None] + dot(narrow(weight, v.dtype), v)
     return new_top, total * shrink + tl.sum(weight, 1), acc
 
@@ -127,9 +123,8 @@ def prefill_kernel(
 
 def prefill_tile(head_size: int, element_bytes: int) -> Tile:
     """What one program takes. In fp32 without matrix units, smaller tiles keep operands in registers."""
-    if head_size == 16:
-        # A validation's heads: fewer and larger programs for the interpreter.
-        return Tile(rows=64, tokens=128, num_warps=4, num_stages=1)
+    if head_size < 64:
+        return Tile(rows=32, tokens=tokens_at_a_time(head_size, 64), num_warps=4, num_stages=1)
     if element_bytes == 4:
         return Tile(rows=16, tokens=32, num_warps=4, num_stages=1)
     if head_size <= 128:
@@ -141,7 +136,7 @@ def paged_prefill(query: Tensor, cache: KVCache, step: StepMetadata, out: Tensor
     """Attend with each request's scheduled tokens to its tokens up to themselves.
 
     Args:
-        query: [num_tokens, query_heads, head_size], fp32, fp16 or bf16; 1 to 128 query heads, a multiple of the KV heads.
+        query: [num_tokens, query_heads, head_size], fp32, fp16 or bf16; 1 to 128 heads, a multiple of the KV heads.
         cache: paged K and V of the same dtype, those of the step written.
         step: `query_start_loc`, `seq_lens`, `block_table` and `rows` are used.
         out: as `query`; rows of scheduled tokens are written.

@@ -1,9 +1,9 @@
 """Slot mapping: where in the KV cache each token of a step goes.
 
 `slot = block_table[req, pos // block_size] * block_size + pos % block_size`, as in vLLM 0.32.0. Under context
-parallelism a rank holds its share of every block: block table entries stand for virtual blocks of
-`block_size * cp_size` tokens, dealt to the ranks in turns of `interleave` tokens, and tokens of other ranks have no slot
-here.
+parallelism a rank holds its share of every block: entries of the table stand for virtual blocks of
+`block_size * cp_size` tokens, dealt to the ranks in turns of `interleave` tokens, and tokens of other ranks have no
+slot here.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class StepReader:
 
     Lines are those of `kvreplay.sim.layout.LayoutLog`, with one optional key more, `rows`: a list of
     `[request, first_token, [[start, length], ...]]`, slot ids that stand in a request's row before the step although
-    they were not handed out to it: prefix hits at its admission, and slots that a prefix cache exchanged for equal ones.
+    they were not handed out to it: prefix hits at its admission, and slots that a prefix cache exchanged for others.
     """
 
     def __init__(
@@ -222,7 +222,9 @@ class StepReader:
 
     def _admit(self, request: int) -> Live:
         if not self._free_rows:
-            raise InputError(f"layout log: more than {self._geometry.max_reqs} requests run at once (request {request})")
+            raise InputError(
+                f"layout log: more than {self._geometry.max_reqs} requests run at once (request {request})"
+            )
         ids = np.empty(16, np.int64)
         live = Live(request, self._free_rows.pop(), self._identity.of(request, int(self._lengths[request])), ids)
         self._live[request] = live

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from .fingerprint import HEAD_SIZE, NOBODY, decode, encode
 from .metadata import StepMetadata
 from .ops import TORCH, TRITON, Ops
 from .steps import Batch, Entry, Geometry, Live, Write
-from .worker import History, Tokens, Worker, batch_tokens, history_of
+from .worker import Tokens, Worker, batch_tokens, history_of
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -49,8 +49,8 @@ class Options:
 class Validator:
     """Takes a replay's batches one by one.
 
-    On a CPU the plain torch operations do every batch and the kernels, interpreted, the sampled ones; on CUDA the kernels
-    do all. What a sampled step computes with kernels is compared with torch's result on the same inputs.
+    On a CPU the plain torch operations do every batch and the kernels, interpreted, the sampled ones; on CUDA the
+    kernels do all. What a sampled step computes with kernels is compared with torch's result on the same inputs.
     """
 
     def __init__(self, geometry: Geometry, options: Options, kernels: Ops = TRITON, torch_ops: Ops = TORCH) -> None:
@@ -173,9 +173,14 @@ class Validator:
         expected = history.tokens
         found, slots = worker.read_shadow(history)
         self._compare(step, found, expected, slots)
-        if kernels is not None:
-            key, value = worker.read(kernels, worker.table, worker.put(history.rows), history)
-            self._compare_rows(step, key, value, expected, slots)
+        if kernels is None:
+            return
+        rows = worker.put(history.rows)
+        self._compare_rows(step, *worker.read(kernels, rows, history), expected, slots)
+        if self._on_cpu and kernels is self._kernels:
+            worker.meter.enabled = True
+            worker.read(self._torch, rows, history)
+            worker.meter.enabled = False
 
     def _compare(self, step: int, found: np.ndarray, expected: Tokens, slots: np.ndarray) -> None:
         self.findings.compare_fingerprints(
@@ -192,9 +197,9 @@ class Validator:
             k, v = decode(key[place], value=False), decode(value[place], value=True)
             index = place.cpu().numpy()
             bad = torch.where(k[:, 0] != self.worker.put(expected.fingerprint[index], torch.int64), k[:, 0], v[:, 0])
-            tokens = Tokens(*(x[index] for x in (expected.request, expected.position, expected.slot)), np.empty(0))
+            columns = (expected.request, expected.position, expected.slot, expected.fingerprint)
             self.findings.tokens_checked -= len(index)
-            self._compare(step, bad.cpu().numpy(), replace(tokens, fingerprint=expected.fingerprint[index]), slots[index])
+            self._compare(step, bad.cpu().numpy(), Tokens(*(column[index] for column in columns)), slots[index])
 
     @property
     def _block_tokens(self) -> int:

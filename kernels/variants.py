@@ -133,7 +133,7 @@ def _copies(block_size: int, head_size: int, dtype: str) -> Iterator[Variant]:
 
 
 def _attention(block_size: int, head_size: int, dtype: str) -> Iterator[Variant]:
-    tensors = {name: f"*{dtype}" for name in ("query", "k_cache", "v_cache", "out")}
+    tensors = dict.fromkeys(("query", "k_cache", "v_cache", "out"), f"*{dtype}")
     types = tensors | _TABLES | {"seq_lens": "*i32", "query_start_loc": "*i32", "scale": "fp32"}
     parts = {"part_out": "*fp32", "part_lse": "*fp32"}
     default = block_size == DEFAULT_BLOCK_SIZE and dtype == "bf16"

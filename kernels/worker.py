@@ -164,13 +164,13 @@ class Worker:
         slots = history_slots(self.table, rows, offsets, self.geometry.block_size)
         return self.shadow[slots].cpu().numpy(), slots.cpu().numpy()
 
-    def read(self, ops: Ops, step_table: Tensor, rows: Tensor, history: History) -> tuple[Tensor, Tensor]:
-        """K and V of the requests' histories, [tokens, kv_heads, 16] each, by way of a table."""
+    def read(self, ops: Ops, rows: Tensor, history: History) -> tuple[Tensor, Tensor]:
+        """K and V of the requests' histories, [tokens, kv_heads, 16] each, by way of the table."""
         offsets = self.put(history.offsets)
         shape = (int(history.offsets[-1]), self.cache.kv_heads, HEAD_SIZE)
         key, value = (torch.full(shape, torch.nan, dtype=self.dtype, device=self.device) for _ in range(2))
         with self.meter.timed("gather_kv", shape[0], 2 * self._row_bytes * shape[0]):
-            ops.gather_kv(self.cache, step_table, rows, offsets, key, value, history.max_len)
+            ops.gather_kv(self.cache, self.table, rows, offsets, key, value, history.max_len)
         return key, value
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .cache_layout import KVCache
 from .checks import FLOAT_TYPES, FP8, expect
-from .launch import Tile, ceil_div
+from .launch import Tile, ceil_div, tokens_at_a_time
 from .numerics import to_fp8
 
 FP8_MAX = 448.0
@@ -64,11 +64,8 @@ def write_kv_kernel(
 
 
 def write_tile(head_size: int) -> Tile:
-    """4 KiB of two-byte elements a program: enough loads in flight, and enough programs in a small batch.
-
-    More where heads are as small as those of a validation, whose programs are interpreted.
-    """
-    return Tile(rows=1, tokens=2048 // head_size if head_size >= 64 else 256, num_warps=4, num_stages=1)
+    """4 KiB of two-byte elements a program: enough loads in flight, and enough programs in a small batch."""
+    return Tile(rows=1, tokens=tokens_at_a_time(head_size, 2048 // head_size), num_warps=4, num_stages=1)
 
 
 def write_kv(
