@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .base import Observer
 from .slot_pool import SlotPool
 
 Int64 = npt.NDArray[np.int64]
@@ -21,8 +22,8 @@ class TokenSequence(Protocol):
         """Return where this and the `other` sequence first differ, at most `stop`; they are equal up to `start`."""
         ...
 
-    def page_key(self, position: int, page_size: int) -> int:
-        """Return a number that tells the page at `position` from all others there that follow the same tokens."""
+    def key(self, position: int) -> int:
+        """Return a number that is the same for two sequences if, and only if, they are equal through `position`."""
         ...
 
 
@@ -33,6 +34,7 @@ class Node:
         "children",
         "created",
         "distance",
+        "end_key",
         "hits",
         "locks",
         "pages",
@@ -55,7 +57,8 @@ class Node:
         self.parent = parent
         """None for the root, and for a node that was evicted."""
         self.children: dict[int, Node] = {}
-        """By the key of their first page."""
+        """By the key of the last token of their first page."""
+        self.end_key = 0 if sequence is None else sequence.key(stop - 1)
         self.touched = 0
         self.distance = 0
         """Minus its distance from the end of the path that was touched then: a parent is older than its child."""
@@ -99,13 +102,16 @@ class RadixTree:
         self._pool = pool
         self._page = pool.page_size
         self._key = EVICTION_KEYS[policy]
+        self._shrinking = policy == "mru"
+        """Whether a touch makes a node's key smaller; with all other policies keys only grow."""
         self._clock = 0
         self._serial = 0
         self.root = Node(None, 0, 0, np.empty(0, np.int64), None)
         self.evictable = 0
         self.evicted = 0
+        self.observer: Observer | None = None
         self._leaves: list[tuple[Key, int, Node]] = []
-        """Heap of what could be evicted when it was pushed; an entry whose key is no longer the node's is void."""
+        """Heap of what could be evicted when it was pushed, with its key of then."""
 
     def _tick(self) -> int:
         self._clock += 1
@@ -125,32 +131,39 @@ class RadixTree:
         if length < self._page:
             return self.root
         end, _ = self._walk(sequence, self.aligned(length), touch=False)
+        self.touch(end)
+        return end
+
+    def touch(self, end: Node) -> None:
+        """Touch the path to `end`, as a match that ends there does."""
         now, node, distance = self._tick(), end, 0
         while True:
             node.touched, node.distance = now, -distance
             if node.parent is None:
                 break
             node, distance = node.parent, distance + 1
-        self._offer(end)
-        return end
+        self._touched(end)
 
     def _walk(self, sequence: TokenSequence, limit: int, *, touch: bool) -> tuple[Node, list[Node]]:
         """Walk down to where agreement ends, splitting there; returns the end, and the path to it from the top."""
-        node, page = self.root, self._page
+        node, last = self.root, self._page - 1
         path: list[Node] = []
         while node.stop < limit:
-            child = node.children.get(sequence.page_key(node.stop, page))
+            child = node.children.get(sequence.key(node.stop + last))
             if child is None:
                 break
             if touch:
-                child.touched, child.distance = self._tick(), 0
+                self._clock += 1
+                child.touched, child.distance = self._clock, 0
+            if child.stop <= limit and sequence.key(child.stop - 1) == child.end_key:
+                node = child
+                path.append(node)
+                continue
             assert child.sequence is not None
             agreed = self.aligned(sequence.common(child.sequence, child.start, min(child.stop, limit)))
-            whole = agreed == child.stop
-            node = child if whole else self._split(child, agreed)
+            node = self._split(child, agreed)
             path.append(node)
-            if not whole:
-                break
+            break
         return node, path
 
     def _split(self, child: Node, at: int) -> Node:
@@ -165,13 +178,13 @@ class RadixTree:
         upper.created, upper.locks, upper.hits, upper.priority = child.created, child.locks, child.hits, child.priority
         upper.serial = self._next_serial()
         upper.touched = self._tick()
-        parent.children[sequence.page_key(upper.start, self._page)] = upper
+        parent.children[sequence.key(upper.start + self._page - 1)] = upper
         child.parent = upper
         child.start = at
         child.pages = child.pages[cut:]
         child.touched, child.distance = self._tick(), 0
-        upper.children[sequence.page_key(at, self._page)] = child
-        self._offer(child)
+        upper.children[sequence.key(at + self._page - 1)] = child
+        self._touched(child)
         return upper
 
     def _next_serial(self) -> int:
@@ -190,12 +203,12 @@ class RadixTree:
 
     def insert(
         self, sequence: TokenSequence, length: int, row: Int64, *, owned: int, counted: int, priority: int = 0
-    ) -> None:
+    ) -> Node:
         """Make the first `length` tokens of `sequence` part of the tree.
 
         What the tree holds already is a duplicate: its pages in `row` (int64, the request's pages) are given back from
         token `owned` on, node by node. Nodes that end beyond token `counted` get one more hit; the priority of all on
-        the way rises to `priority` at least.
+        the way rises to `priority` at least. Returns the node at which the tokens end.
         """
         self.root.touched, self.root.distance = self._tick(), 0
         page = self._page
@@ -212,10 +225,13 @@ class RadixTree:
             leaf.serial = self._next_serial()
             leaf.priority = priority
             leaf.hits = int(length > counted)
-            end.children[sequence.page_key(end.stop, page)] = leaf
+            end.children[sequence.key(end.stop + page - 1)] = leaf
             self.evictable += len(leaf.pages)
             end = leaf
-        self._offer(end)
+            self._offer(end)
+        else:
+            self._touched(end)
+        return end
 
     # -- locking and evicting
 
@@ -238,9 +254,17 @@ class RadixTree:
         self._offer(end)
 
     def _offer(self, node: Node) -> None:
-        """Note `node` for eviction if it can be evicted; called whenever that, or its key, may have changed."""
+        """Note `node` for eviction if it can be evicted."""
         if not node.locks and not node.children and node.parent is not None:
             heapq.heappush(self._leaves, (self._key(node), node.serial, node))
+
+    def _touched(self, node: Node) -> None:
+        """Note that the key of `node` has changed, where it may have become smaller.
+
+        A key that has grown is found out when the node's turn comes.
+        """
+        if self._shrinking:
+            self._offer(node)
 
     def evict_to(self, target: int) -> int:
         """Drop whole leaves until `target` pages are free or no leaf is left; returns the pages dropped."""
@@ -248,10 +272,14 @@ class RadixTree:
         while self._pool.free < target and self._leaves:
             key, _, leaf = heapq.heappop(self._leaves)
             parent = leaf.parent
-            if leaf.locks or leaf.children or parent is None or key != self._key(leaf):
+            if leaf.locks or leaf.children or parent is None:
+                continue
+            if key != (current := self._key(leaf)):
+                if key < current:
+                    heapq.heappush(self._leaves, (current, leaf.serial, leaf))
                 continue
             assert leaf.sequence is not None
-            del parent.children[leaf.sequence.page_key(leaf.start, self._page)]
+            del parent.children[leaf.sequence.key(leaf.start + self._page - 1)]
             leaf.parent = None
             self._pool.give_back(leaf.pages)
             dropped += len(leaf.pages)

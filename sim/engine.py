@@ -151,6 +151,8 @@ class Engine:
             self.clocked.now_ns = now
         evicted = scheduler.evicted
         step = scheduler.schedule(now)
+        if scheduler.aborted:
+            self._abort()
         if step is None:
             return None
         step.duration_ns = self._step_time.step(*scheduler.load(step), step.chunks)
@@ -166,6 +168,15 @@ class Engine:
             self.sampler.sample(now, scheduler)
         return step
 
+    def _abort(self) -> None:
+        """Let the processes of requests that were given up end."""
+        for request in self.scheduler.aborted:
+            first_token, last_token = self._awaited.pop(request.index)
+            if not first_token.triggered:
+                first_token.succeed()
+            last_token.succeed()
+        self.scheduler.aborted.clear()
+
     def _run_on_device(self, step: Step[Any]) -> None:
         start = max(step.time_ns, self._device_free_ns)
         step.end_ns = self._device_free_ns = start + step.duration_ns
@@ -174,7 +185,7 @@ class Engine:
         now = self.last_ns = int(self.env.now)
         if self.clocked is not None:
             self.clocked.now_ns = now
-        if step.firsts or step.finishing:
+        if not step.plain:
             self.scheduler.treat(step, now)
             for request in step.firsts:
                 self._awaited[request.index][0].succeed()
@@ -227,7 +238,7 @@ class Engine:
         # Step j + len(known) is scheduled when step j ends. Asynchronously, the last but one is still waited for.
         told = bool(self.listeners) or self.clocked is not None
         steps = [
-            Step(
+            scheduler.step_class(
                 number + j,
                 known[j] if j < len(known) else int(ends[j - len(known)]),
                 int(durations[j]),

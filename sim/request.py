@@ -146,6 +146,7 @@ class TreeRequest(Request):
         "finished",
         "generated",
         "in_extend",
+        "left_base",
         "limit",
         "locked",
         "prefix",
@@ -185,6 +186,9 @@ class TreeRequest(Request):
         """Row in the request-to-token table."""
         self.chunks_out = 0
         """Launched batches with a chunk that did not complete its prompt, and whose result is still out."""
+        self.left_base = 0
+        """While decoding: at time t of the decode group it may generate `left_base - t` more tokens, besides any in
+        flight."""
         self.in_extend = UNSEEN
         """The last extend batch that it was part of."""
         self.retracted = False

@@ -26,7 +26,7 @@ class RooflineStepTime:
     - prefill attention: `prefill_pair * pairs` of a new token and one that it sees (compute bound).
     - layers with a sliding window: the same with at most `window` tokens seen (`window_context`, `window_pair`). Of
       the decode group only the sum is known, so its mean context is what is cut at the window.
-    - all-reduce: `comm + comm_token * n`.
+    - small kernels and all-reduces: `kernels + comm + comm_token * n`.
 
     The host prepares a step while the one before runs (asynchronous scheduling), so that a step takes at least
     `host_ns`; otherwise `host_ns` is added.
@@ -46,7 +46,7 @@ class RooflineStepTime:
         self._window = int(values["window"])
         self._window_context = values["window_context_ns"]
         self._window_pair = values["window_pair_ns"]
-        self._comm = values["comm_ns"]
+        self._constant = values["kernels_ns"] + values["comm_ns"]
         self._comm_token = values["comm_token_ns"]
         self._host = values["host_ns"]
         self._hidden = async_scheduling
@@ -84,7 +84,7 @@ class RooflineStepTime:
             weights += self._experts * (1.0 - self._missed**tokens)
         linear = max(weights, self._token * tokens)
         head = max(self._head, self._head_seq * sequences)
-        return linear + head + self._decode_seq * decode_seqs + self._comm + self._comm_token * tokens
+        return linear + head + self._decode_seq * decode_seqs + self._constant + self._comm_token * tokens
 
     def _seen(self, context: int, decode_seqs: int) -> int:
         return min(context, self._window * decode_seqs) if self._window else 0

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .decode import DecodeGroup
 from .meter import MeterState
+from .request import Request
 from .step import Chunk, Step
 
 Int64 = npt.NDArray[np.int64]
@@ -18,6 +19,10 @@ Int64 = npt.NDArray[np.int64]
 class Scheduler(Protocol):
     """An engine's scheduler with its memory."""
 
+    step_class: type[Step[Any]]
+    """Makes its steps: `step_class(number, time_ns, duration_ns, end_ns, decodes)` is a plain one."""
+    aborted: list[Request]
+    """Requests given up since the caller last looked."""
     next_step: int
     """Number of the step that will be scheduled next."""
     decoding: DecodeGroup
@@ -99,10 +104,10 @@ class Scheduler(Protocol):
         """Return the blocks (pages) that hold a prefix and that nobody uses."""
         ...
 
-    def entries(self, step: Step[Any]) -> list[Chunk]:
+    def entries(self, step: Step[Any]) -> list[Chunk[Any]]:
         """Return all that a step schedules, in the engine's order; to be called before `complete`."""
         ...
 
-    def new_ids(self, chunk: Chunk) -> list[Any]:
+    def new_ids(self, chunk: Chunk[Any]) -> list[Any]:
         """Return the ids that a step has to be told of for one of its entries, as the layout log has them."""
         ...

@@ -62,12 +62,33 @@ class RooflineSettings:
     window_context_ns: float | None = None
     window_pair_ns: float | None = None
     """As the two above, in the layers with a window (those above then leave these out)."""
+    kernels_ns: float | None = None
+    """Small kernels of all layers (norms, rotary embedding, activation, writing the cache), whatever the tokens."""
     comm_ns: float | None = None
     """All-reduces of a step, apart from what they carry."""
     comm_token_ns: float | None = None
     """All-reduces of a step, for each token."""
     host_ns: float | None = None
     """Work of the host for a step; hidden behind the step before under asynchronous scheduling."""
+
+
+@dataclass(frozen=True)
+class SglangSettings:
+    """The scheduler of SGLang 0.5.22 (its server arguments)."""
+
+    chunked_prefill_size: int = 8192
+    """Tokens of prompts that one batch extends at most; 0 or less: no chunks."""
+    max_prefill_tokens: int = 16384
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    radix_eviction_policy: str = "lru"
+    disable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
+    enable_mixed_chunk: bool = False
+    max_running_requests: int | None = None
+    """None: the engine's own rule."""
+    context_length: int = 131072
+    clip_max_new_tokens_estimation: int = 4096
 
 
 @dataclass(frozen=True)
@@ -115,7 +136,7 @@ class Settings:
 
     engine: str = "vllm"
     allocator: AllocatorSettings = field(default_factory=AllocatorSettings)
-    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    scheduler: SchedulerSettings | SglangSettings = field(default_factory=SchedulerSettings)
     latency: LatencySettings = field(default_factory=LatencySettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
     arrivals: ArrivalSettings = field(default_factory=ArrivalSettings)

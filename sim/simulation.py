@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import simpy
 from simpy.events import Event
 
-from ..allocators.base import Observer
 from ..allocators.block_pool import BlockPool
-from ..allocators.block_table import BlockTable
-from ..traces.blocks import BlockNodes
 from ..traces.trace import Trace
-from .engine import Clocked, Engine
-from .holdings import Holdings
+from .engine import Engine
 from .latency import StepTime
 from .latency_kinds import step_time
 from .meter import Meter
 from .records import RequestRecords
-from .request import PoolRequest
 from .settings import Settings
-from .vllm_scheduler import VllmScheduler
-
-
-class ClockedObserver(Observer, Clocked, Protocol):
-    """An allocator's observer that is told the time."""
+from .setup import ClockedObserver, VllmSetup, make_setup
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class Simulation:
         self,
         trace: Trace,
         settings: Settings,
-        num_blocks: int,
+        capacity: int,
         max_new_tokens: list[int] | None = None,
         timing: StepTime | None = None,
     ) -> None:
@@ -62,8 +53,8 @@ class Simulation:
 
         Args:
             trace: the requests.
-            settings: of the engine; how large the pool is, they need not say.
-            num_blocks: of the pool, null block included.
+            settings: of the engine; how large its memory is, they need not say.
+            capacity: vLLM's `num_blocks` (the null block included) or SGLang's `num_slots`.
             max_new_tokens: what the server is told of each request [n], in place of what the settings say.
             timing: the time of a step, in place of what the settings say.
 
@@ -71,34 +62,18 @@ class Simulation:
             InputError: the block size does not go with the trace's.
         """
         self.env = simpy.Environment()
-        self._trace = trace
-        self._settings = settings
-        scheduler, allocator = settings.scheduler, settings.allocator
-        self._prompt = trace.prompt_tokens.tolist()
-        self._output = trace.output_tokens.tolist()
-        told = settings.requests.max_new_tokens
-        self._told = max_new_tokens
-        if self._told is None and isinstance(told, int):
-            self._told = [told] * len(trace)
-        self._arrival_ns = _scaled(trace, settings.arrivals.scale)
-        self._priority = None if trace.priority is None else trace.priority.tolist()
-        self._num_blocks = num_blocks
-        self._nodes = nodes = BlockNodes(trace, allocator.block_size)
-        pool = BlockPool(num_blocks, allocator.block_size, nodes.num_nodes if allocator.prefix_caching else 0)
-        self.allocator = pool
-        longest = min(max(map(sum, zip(self._prompt, self._output, strict=True)), default=1), scheduler.max_model_len)
-        width = min(-(-longest // allocator.block_size) + 1, num_blocks)
-        table = BlockTable(min(scheduler.max_num_seqs, max(len(trace), 1)), width)
-        holdings = Holdings(pool, table, nodes, allocator.prefix_caching)
-        self.scheduler = VllmScheduler(scheduler, holdings)
+        self.setup = make_setup(trace, settings, capacity, max_new_tokens)
+        self.scheduler = self.setup.scheduler
         self.engine = Engine(
             self.env,
             self.scheduler,
             timing or step_time(settings),
-            async_scheduling=scheduler.async_scheduling,
+            async_scheduling=self.setup.asynchronous,
             fast_forward=settings.sim.fast_forward,
         )
         self.records = RequestRecords(len(trace))
+        self._trace = trace
+        self._arrival_ns = _scaled(trace, settings.arrivals.scale)
         self._followers: dict[int, list[int]] = {}
         if settings.arrivals.sessions == "closed" and trace.parent is not None:
             for row, parent in enumerate(trace.parent.tolist()):
@@ -107,13 +82,19 @@ class Simulation:
         self.engine.reactive = bool(self._followers)
 
     @property
+    def allocator(self) -> BlockPool:
+        """vLLM's block pool."""
+        assert isinstance(self.setup, VllmSetup)
+        return self.setup.allocator
+
+    @property
     def num_nodes(self) -> int:
         """Prefix nodes are numbered below this."""
-        return self._nodes.num_nodes
+        return self.setup.num_nodes
 
     def observe(self, observer: ClockedObserver) -> None:
         """Tell `observer` of what happens to blocks, and when."""
-        self.allocator.observer = observer
+        self.setup.observe(observer)
         self.engine.clocked = observer
 
     def run(self) -> Result:
@@ -125,10 +106,10 @@ class Simulation:
             self.engine.meter,
             self.scheduler.next_step,
             self.engine.last_ns,
-            self.allocator.evicted,
-            self.allocator.capacity,
-            self.allocator.block_size,
-            self.allocator.free_order(),
+            self.scheduler.evicted,
+            self.setup.capacity,
+            self.setup.block_size,
+            self.setup.free_order(),
         )
 
     def _arrivals(self) -> Generator[Event, Any, None]:
@@ -146,21 +127,14 @@ class Simulation:
 
     def _request(self, index: int, arrival_ns: int) -> Generator[Event, Any, None]:
         """The life of a request: it waits for its first token and for its last, then the next turn may come."""
-        prompt = self._prompt[index]
-        output = self._output[index]
-        longest = self._settings.scheduler.max_model_len
-        told = output if self._told is None else self._told[index]
-        total = min(prompt + min(output, told), longest)
-        eos = total < min(prompt + told, longest)
-        if self._fits(prompt, total):
-            priority = 0 if self._priority is None else self._priority[index]
-            request = PoolRequest(index, arrival_ns, prompt, total, priority, eos)
+        request = self.setup.make(index, arrival_ns)
+        if request is None:
+            self.records.rejected(index, arrival_ns)
+        else:
             first_token, last_token = self.engine.submit(request)
             yield first_token
             yield last_token
             self.records.finished(request)
-        else:
-            self.records.rejected(index, arrival_ns)
         for follower in self._followers.get(index, ()):
             self.env.process(self._next_turn(follower))
 
@@ -172,11 +146,6 @@ class Simulation:
         if arrival > now:
             yield self.env.timeout(arrival - now)
         yield from self._request(index, arrival)
-
-    def _fits(self, prompt: int, total: int) -> bool:
-        """Whether the request can run at all: its last token but one must have a slot, alone in the pool."""
-        blocks = -(-(total - 1) // self._settings.allocator.block_size)
-        return blocks <= self._num_blocks - 1 and prompt < self._settings.scheduler.max_model_len
 
 
 def _scaled(trace: Trace, scale: float) -> list[int]:

@@ -10,10 +10,10 @@ from .request import Request
 R = TypeVar("R", bound=Request)
 
 
-class Chunk(NamedTuple):
+class Chunk(NamedTuple, Generic[R]):
     """Scheduled tokens of one request."""
 
-    request: Request
+    request: R
     computed: int
     """Tokens in the KV cache before."""
     tokens: int
@@ -34,7 +34,7 @@ class Step(Generic[R]):
     end_ns: int = 0
     decodes: int = 0
     """Requests that take one token at the end of their sequence."""
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[Chunk[R]] = field(default_factory=list)
     """All other scheduled requests, in the order of scheduling."""
     preempted: list[R] = field(default_factory=list)
     firsts: list[R] = field(default_factory=list)

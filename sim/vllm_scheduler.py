@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from .eager import EagerRegistration
 from .holdings import NO_BLOCKS, Holdings
 from .meter import MeterState
 from .one_by_one import schedule_one_by_one
-from .request import UNSEEN, PoolRequest
+from .request import UNSEEN, PoolRequest, Request
 from .settings import SchedulerSettings
 from .step import Chunk, Step
 from .waiting import FcfsQueue, PriorityQueue, WaitingQueue
@@ -35,7 +34,11 @@ class VllmScheduler:
     by request (`schedule_one_by_one`), by the same rules spelled out.
     """
 
+    step_class = Step[PoolRequest]
+
     def __init__(self, settings: SchedulerSettings, holdings: Holdings) -> None:
+        self.aborted: list[Request] = []
+        """Always empty: vLLM gives no request up."""
         self.settings = settings
         self.holdings = holdings
         self.allocator = holdings.allocator
@@ -78,8 +81,7 @@ class VllmScheduler:
     def load(self, step: Step[PoolRequest]) -> tuple[int, int, int]:
         """Return prefill tokens, decoding requests, and tokens in the KV cache of all scheduled ones after `step`."""
         prefill, decodes, context = 0, step.decodes, self.decoding.context
-        for chunk in step.chunks:
-            request, computed, tokens = cast(PoolRequest, chunk.request), chunk.computed, chunk.tokens
+        for request, computed, tokens, _ in step.chunks:
             context += computed + tokens
             if tokens == 1 and computed >= request.prompt and computed + 1 >= request.known - request.pending:
                 decodes += 1
@@ -149,7 +151,7 @@ class VllmScheduler:
         """Return blocks in use, running requests, blocks they hold, and tokens."""
         return self.allocator.used, len(self.running), self.holdings.blocks, self.holdings.tokens
 
-    def entries(self, step: Step[PoolRequest]) -> list[Chunk]:
+    def entries(self, step: Step[PoolRequest]) -> list[Chunk[PoolRequest]]:
         """Return all that a step schedules, in running order; to be called before `complete`."""
         chunks = {chunk.request.order: chunk for chunk in step.chunks}
         if step.decodes:
@@ -160,7 +162,7 @@ class VllmScheduler:
                     chunks[order] = Chunk(request, computed, 1, -(-computed // size))
         return [chunks[order] for order in sorted(chunks)]
 
-    def new_ids(self, chunk: Chunk) -> list[int]:
+    def new_ids(self, chunk: Chunk[PoolRequest]) -> list[int]:
         """Return the block ids appended to a request's row; for an admission, the whole row."""
         row, held = chunk.request.block_start, self._blocks(chunk.computed + chunk.tokens)
         return self.holdings.table.flat[row + chunk.first_new : row + held].tolist()
