@@ -112,7 +112,7 @@ def test_prefill_block_sizes_and_heads(block_size, kv_heads, group):
     check(case, prefill(case))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.integers(1, 80)), min_size=1, max_size=4),
     st.sampled_from([1, 7, 16, 32]),
