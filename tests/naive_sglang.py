@@ -21,7 +21,12 @@ The loop
  2. Without overlap the launched batch's own result is treated at once. With overlap it is the result of the
     batch launched in the pass before, whether or not this pass launched one.
  3. A pass with nothing to launch and nothing to treat is idle. If no request is left in the engine, the
-    new-token ratio goes back to its start. Time moves on to the next arrival.
+    new-token ratio goes back to its start, and time moves on to the next arrival. If some wait, the next pass
+    follows at once: without overlap this is what admits the head of the queue after the last running
+    requests have ended under the flag `full` (rule 10). Should that pass be idle too, the head does not fit
+    into the empty engine: the engine goes round idly until something arrives that the policy puts first, or
+    for ever. That befalls prompts of `num_slots - page_size` tokens and more that rule 4 lets in, and whatever
+    must be chunked where the chunk budget is less than a page.
 
 Arrival
  4. A request is rejected if its prompt has at least `min(context_length, num_slots) - 6` tokens.
@@ -418,6 +423,13 @@ class NaiveScheduler:
         """Whether no request is left in the engine."""
         return not (self.running.lives or self.waiting or self.in_flight or self.chunked)
 
+    def check_nothing_lost(self) -> None:
+        """With no request in the engine every slot is free or the tree's, and every row is free."""
+        assert self.allocator.available + self.tree.evictable == self.num_slots
+        assert len(set(self.allocator.free)) == len(self.allocator.free)
+        assert not any(node.locks for node in self.tree.nodes)
+        assert len(self.rows.free) == self.max_running
+
     # ------------------------------------------------------------------ extend batches
 
     def _form_extend_batch(self) -> _Batch | None:
@@ -749,6 +761,8 @@ class _Engine:
         self.pending = deque(enumerate(requests))
         self.now = 0
         self.device_free = 0
+        self.idle_at: tuple[int, int] | None = None
+        """Time and launched batches at the last idle pass with requests waiting."""
         n = len(requests)
         unset, none = ([-1] * n for _ in range(5)), ([0] * n for _ in range(4))
         self.result = NaiveResult([], [], [], [], [], *unset, *none)
@@ -780,19 +794,21 @@ class _Engine:
                 self.result.rejected.append(number)
 
     def _idle(self, previous: _Batch | None) -> bool:
-        """Move on to the next arrival; False when all is done."""
+        """Rule 3; False when all is done."""
         scheduler = self.scheduler
         if scheduler.is_empty and (previous is None or not previous.lives):
+            scheduler.check_nothing_lost()
             scheduler.ratio = scheduler.start_ratio
-        elif scheduler.running.lives or scheduler.chunked is not None:
+            if not self.pending:
+                return False
+        elif self.idle_at != (self.now, len(self.result.steps)):
+            self.idle_at = (self.now, len(self.result.steps))
             return True
-        if self.pending:
-            self.now = max(self.now, self.pending[0][1].arrival_ns)
-            return True
-        if scheduler.waiting:
+        elif not self.pending:
             first = scheduler.waiting[0].number
             raise RuntimeError(f"request {first} does not fit into the empty engine and blocks the queue")
-        return False
+        self.now = max(self.now, self.pending[0][1].arrival_ns)
+        return True
 
     def _launch(self, batch: _Batch) -> _Launched:
         scheduler = self.scheduler

@@ -430,9 +430,9 @@ _LISTS = (
 def _step_differences(recording: Recording, got: Steps) -> Iterator[_Difference | None]:
     """Of each column that both sides know."""
     expected, slack = recording.steps, recording.tolerance_ns
-    for name in ("time_ns", "kind"):
-        yield _scalar_difference(0, name, expected, got, slack if name == "time_ns" else 0)
-    for rank, (what, name, pointer) in enumerate(_LISTS, 1):
+    yield _scalar_difference(0, "time_ns", expected, got, slack)
+    yield _scalar_difference(1, "kind", expected, got, 0)
+    for rank, (what, name, pointer) in enumerate(_LISTS, 2):
         yield _list_difference(rank, what, name, pointer, expected, got)
     for name in PER_STEP[2:]:
         yield _scalar_difference(20, name, expected, got, slack if name.endswith("_ns") else 0)
