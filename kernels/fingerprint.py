@@ -26,8 +26,10 @@ HEAD_SIZE = 16
 NOBODY = -1
 """Fingerprint of a slot that was never written."""
 _POSITION_BITS = 24
-_REQUEST_BITS = 23
-_HEAD_SHIFT = _POSITION_BITS + _REQUEST_BITS
+_REQUEST_BITS = 22
+_PRIVATE = 1 << (_POSITION_BITS + _REQUEST_BITS)
+"""Marks tokens that nobody shares, lest one of them equal what another request shares with its prefix."""
+_HEAD_SHIFT = _POSITION_BITS + _REQUEST_BITS + 1
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd, so that multiplication can be undone; those of splitmix64."""
 
@@ -59,12 +61,12 @@ class TokenIdentity:
         """Fingerprints of a request's first `tokens` tokens, int64 [tokens]."""
         trace = self._trace
         position = np.arange(tokens)
-        owner = np.full(tokens, request)
+        found = (request << _POSITION_BITS | position) | _PRIVATE
         if trace.nodes is not None and trace.node_ptr is not None and trace.covered_tokens is not None:
             known = min(tokens, int(trace.covered_tokens[request]))
             node = int(trace.node_ptr[request]) + position[:known] // trace.granularity
-            owner[:known] = self._first[trace.nodes[node]]
-        return owner << _POSITION_BITS | position
+            found[:known] = self._first[trace.nodes[node]] << _POSITION_BITS | position[:known]
+        return found
 
 
 class Owner(NamedTuple):
@@ -79,8 +81,10 @@ class Owner(NamedTuple):
 
 def owner(fingerprint: int) -> Owner:
     """What a fingerprint was made from; request -1 where it is nobody's."""
-    request, position = fingerprint >> _POSITION_BITS, fingerprint & ((1 << _POSITION_BITS) - 1)
-    return Owner(request, position) if 0 <= request < 1 << _REQUEST_BITS else Owner(-1, -1)
+    if fingerprint < 0:
+        return Owner(-1, -1)
+    fingerprint &= ~_PRIVATE
+    return Owner(fingerprint >> _POSITION_BITS, fingerprint & ((1 << _POSITION_BITS) - 1))
 
 
 def encode(fingerprints: Tensor, kv_heads: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

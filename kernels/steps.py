@@ -183,6 +183,9 @@ class StepReader:
                 self._release(batch, request)
         batch.last_step = step
         for request, start, runs in rows:
+            if request not in self._live and request not in going:
+                # It has left since.
+                continue
             live = self._live.get(request) or self._admit(request)
             ids = _expand(runs)
             live.write(start, ids)
