@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .base import Observer
 from .slot_pool import SlotPool
 
 Int64 = npt.NDArray[np.int64]
@@ -24,6 +23,18 @@ class TokenSequence(Protocol):
 
     def key(self, position: int) -> int:
         """Return a number that is the same for two sequences if, and only if, they are equal through `position`."""
+        ...
+
+
+class TreeObserver(Protocol):
+    """Told of what happens to a tree."""
+
+    def evicted(self, leaf: Node, key: int) -> None:
+        """`leaf`, whose first page has `key`, was dropped."""
+        ...
+
+    def missed(self, sequence: TokenSequence, start: int, stop: int, page_size: int) -> None:
+        """A request was given pages to compute the tokens `start` to `stop - 1` of its `sequence`."""
         ...
 
 
@@ -109,12 +120,17 @@ class RadixTree:
         self.root = Node(None, 0, 0, np.empty(0, np.int64), None)
         self.evictable = 0
         self.evicted = 0
-        self.observer: Observer | None = None
+        self.observer: TreeObserver | None = None
         self._leaves: list[tuple[Key, int, Node]] = []
         """Heap of what could be evicted when it was pushed, with its key of then."""
 
     def _tick(self) -> int:
         self._clock += 1
+        return self._clock
+
+    @property
+    def touches(self) -> int:
+        """The tree's time."""
         return self._clock
 
     def aligned(self, length: int) -> int:
@@ -279,8 +295,11 @@ class RadixTree:
                     heapq.heappush(self._leaves, (current, leaf.serial, leaf))
                 continue
             assert leaf.sequence is not None
-            del parent.children[leaf.sequence.key(leaf.start + self._page - 1)]
+            first_page = leaf.sequence.key(leaf.start + self._page - 1)
+            del parent.children[first_page]
             leaf.parent = None
+            if self.observer is not None:
+                self.observer.evicted(leaf, first_page)
             self._pool.give_back(leaf.pages)
             dropped += len(leaf.pages)
             self._offer(parent)

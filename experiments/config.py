@@ -8,26 +8,33 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
-from ..sim.settings import RooflineSettings, Settings
+from ..sim.settings import AllocatorSettings, RooflineSettings, SchedulerSettings, Settings, SglangSettings
 from ..traces.errors import InputError
 
 _CHOICES = {
-    "engine": ("vllm",),
-    "allocator.kind": ("block_pool",),
+    "engine": ("vllm", "sglang"),
+    "allocator.kind": ("block_pool", "token_slots", "paged_slots"),
+    "scheduler.schedule_policy": ("fcfs", "lpm"),
+    "scheduler.radix_eviction_policy": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru", "tlru"),
     "scheduler.policy": ("fcfs", "priority"),
     "latency.kind": ("linear", "roofline"),
-    "requests.max_new_tokens": ("recorded",),
     "arrivals.sessions": ("open", "closed"),
 }
 _AT_LEAST = {
     "allocator.block_size": 1,
     "allocator.num_blocks": 2,
+    "allocator.num_slots": 1,
     "allocator.capacity_tokens": 1,
     "scheduler.max_num_seqs": 1,
     "scheduler.max_num_batched_tokens": 1,
     "scheduler.max_model_len": 2,
     "scheduler.long_prefill_token_threshold": 0,
     "scheduler.watermark": 0.0,
+    "scheduler.max_prefill_tokens": 1,
+    "scheduler.schedule_conservativeness": 0.0,
+    "scheduler.max_running_requests": 1,
+    "scheduler.context_length": 8,
+    "scheduler.clip_max_new_tokens_estimation": 0,
     "latency.base_ns": 0,
     "latency.prefill_token_ns": 0,
     "latency.decode_seq_ns": 0,
@@ -47,53 +54,129 @@ def load_settings(file: str | None, assignments: Iterable[str], base: Settings |
     Raises:
         InputError: a file that cannot be read, an unknown key, a value of the wrong type or out of range.
     """
-    settings = base or Settings()
-    if file is not None:
-        settings = _merge(settings, _read_yaml(file), "", file)
-    for assignment in assignments:
-        key, sign, text = assignment.partition("=")
-        if not sign or not key:
-            raise InputError(f"--set {assignment}: expected key.path=value, such as allocator.num_blocks=60000")
-        tree: Any = _parse_yaml(text, f"--set {assignment}")
-        for part in reversed(key.split(".")):
-            tree = {part: tree}
-        settings = _merge(settings, tree, "", f"--set {assignment}")
+    trees = [] if file is None else [(_read_yaml(file), file)]
+    trees += [_assignment(assignment) for assignment in assignments]
+    settings = base or _defaults(_engine(trees))
+    for tree, place in trees:
+        settings = _merge(settings, _one_name(tree), "", place, settings.engine)
+    return _with_kind(_one_capacity(settings, trees), trees)
+
+
+def _assignment(assignment: str) -> tuple[Any, str]:
+    """A `key.path=value` as a tree, and its place for messages."""
+    key, sign, text = assignment.partition("=")
+    place = f"--set {assignment}"
+    if not sign or not key:
+        raise InputError(f"{place}: expected key.path=value, such as allocator.num_blocks=60000")
+    tree: Any = _parse_yaml(text, place)
+    for part in reversed(key.split(".")):
+        tree = {part: tree}
+    return tree, place
+
+
+def _engine(trees: list[tuple[Any, str]]) -> str:
+    """The engine that is asked for in the end; what is not one is found out later."""
+    named = [tree["engine"] for tree, _ in trees if isinstance(tree, Mapping) and "engine" in tree]
+    return "sglang" if named and named[-1] == "sglang" else "vllm"
+
+
+def _defaults(engine: str) -> Settings:
+    if engine == "sglang":
+        return Settings(
+            engine="sglang",
+            allocator=AllocatorSettings(kind="token_slots", block_size=1),
+            scheduler=SglangSettings(),
+        )
+    return Settings()
+
+
+def _given(trees: list[tuple[Any, str]], *keys: str) -> bool:
+    """Whether any of the allocator's `keys` is set anywhere."""
+    sections = [tree.get("allocator") for tree, _ in trees if isinstance(tree, Mapping)]
+    return any(isinstance(section, Mapping) and key in section for section in sections for key in keys)
+
+
+def _one_name(tree: Any) -> Any:
+    """`page_size` is `block_size` under its other name."""
+    section = tree.get("allocator") if isinstance(tree, Mapping) else None
+    if not isinstance(section, Mapping) or "page_size" not in section:
+        return tree
+    renamed = {"block_size" if key == "page_size" else key: value for key, value in section.items()}
+    return {**tree, "allocator": renamed}
+
+
+def _one_capacity(settings: Settings, trees: list[tuple[Any, str]]) -> Settings:
+    """Turn a capacity under the other engine's name into tokens."""
+    allocator = settings.allocator
+    if settings.engine == "sglang" and allocator.num_blocks is not None and allocator.num_slots is None:
+        # A pool of blocks was meant, whose size is vLLM's own unless one is given.
+        size = allocator.block_size if _given(trees, "block_size", "page_size") else AllocatorSettings().block_size
+        tokens = (allocator.num_blocks - 1) * size
+        allocator = replace(allocator, num_blocks=None, num_slots=tokens)
+    elif settings.engine == "vllm" and allocator.num_slots is not None and allocator.num_blocks is None:
+        blocks = allocator.num_slots // allocator.block_size + 1
+        allocator = replace(allocator, num_slots=None, num_blocks=blocks)
+    return replace(settings, allocator=allocator)
+
+
+def _with_kind(settings: Settings, trees: list[tuple[Any, str]]) -> Settings:
+    """Settle the allocator's kind, by engine and page size where it is not given."""
+    own = "block_pool"
+    if settings.engine == "sglang":
+        own = "token_slots" if settings.allocator.block_size == 1 else "paged_slots"
+    if not _given(trees, "kind"):
+        return replace(settings, allocator=replace(settings.allocator, kind=own))
+    if settings.allocator.kind != own:
+        raise InputError(
+            f"allocator.kind: {settings.allocator.kind} does not go with engine {settings.engine} and blocks of "
+            f"{settings.allocator.block_size} tokens; expected {own}"
+        )
     return settings
 
 
-def num_blocks(settings: Settings, default_tokens: int | None = None) -> int:
-    """Return the blocks of the pool, null block included.
+def engine_capacity(settings: Settings, default_tokens: int | None = None) -> int:
+    """Return vLLM's `num_blocks` (null block included) or SGLang's `num_slots` (whole pages, padding not counted).
 
     Args:
-        settings: whose `num_blocks` or, after it, `capacity_tokens` decides.
-        default_tokens: capacity where neither is given.
+        settings: whose `num_blocks` or `num_slots` or, after these, `capacity_tokens` decides.
+        default_tokens: capacity where none is given.
 
     Raises:
-        InputError: nothing gives a capacity.
+        InputError: nothing gives a capacity, or it is less than one block.
     """
-    allocator = settings.allocator
-    if allocator.num_blocks is not None:
-        return allocator.num_blocks
-    tokens = allocator.capacity_tokens or default_tokens
+    allocator, slots = settings.allocator, settings.engine == "sglang"
+    given = allocator.num_slots if slots else allocator.num_blocks
+    if given is not None and not slots:
+        return given
+    tokens = given or allocator.capacity_tokens or default_tokens
     if tokens is None:
+        own = "num_slots=960000" if slots else "num_blocks=60000"
         raise InputError(
-            "allocator.num_blocks: no KV-cache capacity is set; give the pool's blocks "
-            "(--set allocator.num_blocks=60000) or tokens (--set allocator.capacity_tokens=960000)"
+            f"allocator.{own.partition('=')[0]}: no KV-cache capacity is set; give it as the engine has it "
+            f"(--set allocator.{own}) or in tokens (--set allocator.capacity_tokens=960000)"
         )
-    blocks = tokens // allocator.block_size + 1
-    if blocks < 2:
-        raise InputError(f"allocator.capacity_tokens: {tokens} is less than one block of {allocator.block_size} tokens")
-    return blocks
+    if tokens < allocator.block_size:
+        raise InputError(f"allocator: a capacity of {tokens} tokens is less than one block of {allocator.block_size}")
+    blocks = tokens // allocator.block_size
+    return blocks * allocator.block_size if slots else blocks + 1
 
 
-def with_blocks(settings: Settings, blocks: int) -> Settings:
-    """Return the settings with the pool's size spelled out, as a run that is repeated should have it."""
-    return replace(settings, allocator=replace(settings.allocator, num_blocks=blocks))
+def with_capacity(settings: Settings, capacity: int) -> Settings:
+    """Return the settings with `num_blocks` or `num_slots` spelled out, as a run that is repeated should have it."""
+    name = "num_slots" if settings.engine == "sglang" else "num_blocks"
+    return replace(settings, allocator=replace(settings.allocator, **{name: capacity}))
 
 
 def as_tree(settings: Settings) -> dict[str, Any]:
     """Return settings as nested dictionaries in the order of their keys' definition, unset keys left out."""
-    return _without_unset(asdict(settings))
+    tree = _without_unset(asdict(settings))
+    if settings.engine == "sglang":
+        tree["allocator"] = {
+            "page_size" if key == "block_size" else key: value
+            for key, value in tree["allocator"].items()
+            if key != "prefix_caching"
+        }
+    return tree
 
 
 def _without_unset(tree: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +213,7 @@ def _parse_yaml(text: str, place: str) -> Any:
         raise InputError(f"{place}{line}: not valid YAML: {problem}") from None
 
 
-def _merge(settings: Any, tree: Any, path: str, place: str) -> Any:
+def _merge(settings: Any, tree: Any, path: str, place: str, engine: str) -> Any:
     """Return the dataclass `settings` with the values of `tree`, whose keys begin with `path`."""
     if tree is None:
         return settings
@@ -142,20 +225,34 @@ def _merge(settings: Any, tree: Any, path: str, place: str) -> Any:
     for key, value in tree.items():
         full = f"{path}.{key}" if path else str(key)
         if key not in known:
-            raise InputError(f"{place}: unknown key {full}{_suggestion(full)}")
+            raise InputError(f"{place}: unknown key {full}{_suggestion(full, engine)}")
         current = getattr(settings, str(key))
         if is_dataclass(current):
-            changes[str(key)] = _merge(current, value, full, place)
+            changes[str(key)] = _merge(current, value, full, place, engine)
         else:
             changes[str(key)] = _checked(full, value, hints[str(key)], place)
     return replace(settings, **changes)
 
 
-def _suggestion(key: str) -> str:
-    near = difflib.get_close_matches(key, _all_keys(Settings()), n=1, cutoff=0.5)
+def _suggestion(key: str, engine: str) -> str:
+    owner = _owner(key)
+    if owner is not None and owner != engine:
+        return f", which is a setting of engine {owner}, not of {engine}"
+    known_keys = _all_keys(_defaults(engine))
+    near = difflib.get_close_matches(key, known_keys, n=1, cutoff=0.5)
     # A key given without its section is found by its last part.
-    near = near or [known for known in _all_keys(Settings()) if known.split(".")[-1] == key.split(".")[-1]]
-    return f"; did you mean {near[0]}?" if near else f"; known keys are {', '.join(_all_keys(Settings()))}"
+    near = near or [known for known in known_keys if known.split(".")[-1] == key.split(".")[-1]]
+    return f"; did you mean {near[0]}?" if near else f"; known keys are {', '.join(known_keys)}"
+
+
+def _owner(key: str) -> str | None:
+    """The engine whose scheduler has a setting of this name."""
+    section, _, name = key.partition(".")
+    if section == "scheduler":
+        for engine, kind in (("vllm", SchedulerSettings), ("sglang", SglangSettings)):
+            if name in {field.name for field in fields(kind)}:
+                return engine
+    return None
 
 
 def _all_keys(settings: Any, path: str = "") -> list[str]:

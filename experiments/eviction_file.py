@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 
-_FIELDS = ("time_ns", "block", "age_ns", "hits", "asked_again_ns")
+_FIELDS = ("time_ns", "block", "age_ns", "hits", "blocks", "asked_again_ns")
 _NEVER = -1
 _CHUNK = 1 << 18
 """Rows kept in memory, and written at once."""
@@ -44,13 +44,13 @@ class EvictionFile:
     def __len__(self) -> int:
         return self._spilled + self._filled
 
-    def add(self, time_ns: Int64, block: Int64, age_ns: Int64, hits: Int64) -> None:
-        """Add rows; all arrays int64 [k]."""
+    def add(self, time_ns: Int64, block: Int64, age_ns: Int64, hits: Int64, blocks: Int64) -> None:
+        """Add rows; all arrays int64 [k]. `blocks`: how many were dropped together, of which `block` is the first."""
         done = 0
         while done < len(block):
             part = slice(done, done + _CHUNK - self._filled)
             rows = self._chunk[self._filled : self._filled + len(block[part])]
-            for column, values in enumerate((time_ns, block, age_ns, hits)):
+            for column, values in enumerate((time_ns, block, age_ns, hits, blocks)):
                 rows[:, column] = values[part]
             rows[:, -1] = _NEVER
             done += len(rows)
@@ -84,13 +84,14 @@ class EvictionFile:
                 ("block", pa.int32()),
                 ("age_s", pa.float64()),
                 ("hits", pa.int32()),
+                ("blocks", pa.int32()),
                 ("asked_again", pa.bool_()),
                 ("asked_again_after_s", pa.float64()),
             ]
         )
         with pq.ParquetWriter(file, schema) as writer:
             for rows in self._chunks():
-                time, block, age, hits, again = rows.T
+                time, block, age, hits, blocks, again = rows.T
                 later = again >= 0
                 after = np.where(later, (again - time) / _SECOND, np.nan)
                 columns = [
@@ -98,6 +99,7 @@ class EvictionFile:
                     pa.array(block.astype(np.int32)),
                     pa.array(age / _SECOND),
                     pa.array(hits.astype(np.int32)),
+                    pa.array(blocks.astype(np.int32)),
                     pa.array(later),
                     pa.array(after, mask=~later),
                 ]
@@ -110,20 +112,21 @@ class EvictionFile:
         yield self._chunk[: self._filled]
 
     def figures(self) -> dict[str, float | int | None]:
-        """Return what the rows say in all: ages (s), hits served, the share asked for again."""
-        count = len(self)
-        if not count:
+        """Return what the rows say in all, each block counted: median age (s), shares never hit and asked for again."""
+        if not len(self):
             return {"rows": 0, "age_p50_s": None, "never_hit_share": None, "asked_again_share": None}
-        ages = np.empty(count, np.float64)
-        unused = again = done = 0
+        parts = [rows[:, [2, 4]] for rows in self._chunks()]
+        ages, blocks = np.concatenate(parts).T
+        unused = again = 0
         for rows in self._chunks():
-            ages[done : done + len(rows)] = rows[:, 2] / _SECOND
-            done += len(rows)
-            unused += int(np.count_nonzero(rows[:, 3] == 0))
-            again += int(np.count_nonzero(rows[:, 4] >= 0))
+            unused += int(rows[rows[:, 3] == 0, 4].sum())
+            again += int(rows[rows[:, -1] >= 0, 4].sum())
+        order = np.argsort(ages, kind="stable")
+        counted = np.cumsum(blocks[order])
+        middle = order[np.searchsorted(counted, (counted[-1] + 1) // 2)]
         return {
-            "rows": count,
-            "age_p50_s": float(np.median(ages)),
-            "never_hit_share": unused / count,
-            "asked_again_share": again / count,
+            "rows": len(self),
+            "age_p50_s": float(ages[middle] / _SECOND),
+            "never_hit_share": unused / int(counted[-1]),
+            "asked_again_share": again / int(counted[-1]),
         }

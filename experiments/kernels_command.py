@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from ..traces.errors import InputError
-from .config import load_settings, num_blocks, with_blocks
+from .config import engine_capacity, load_settings, with_capacity
 from .progress import progress_bar
 from .replay_command import add_setting_options
 from .trace_command import add_trace_options, trace_from_args
@@ -94,7 +94,7 @@ def _validate(args: argparse.Namespace) -> int:
 
     settings = load_settings(args.config, args.assignments)
     trace = trace_from_args(args)
-    blocks = num_blocks(settings, BUILTIN_CAPACITY_TOKENS.get(trace.name))
+    blocks = engine_capacity(settings, BUILTIN_CAPACITY_TOKENS.get(trace.name))
     options = Options(device=args.device, dtype=args.dtype, layout=args.kv_layout)
     if args.device == "cpu":
         # The tensors of a step are too small to share among threads.
@@ -103,7 +103,7 @@ def _validate(args: argparse.Namespace) -> int:
         torch.set_num_threads(1)
     with progress_bar("validating", quiet=args.quiet) as report:
         every = args.every or default_every(trace, args.device)
-        found = validate(trace, with_blocks(settings, blocks), blocks, options, every, report)
+        found = validate(trace, with_capacity(settings, blocks), blocks, options, every, report)
     for difference in found["first_differences"] if not args.quiet else ():
         print(_named(difference), file=sys.stderr)
     if args.out:

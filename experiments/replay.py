@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
-from ..sim.evictions import EvictionRecorder
 from ..sim.layout import LayoutLog
 from ..sim.settings import Settings
 from ..sim.simulation import Result, Simulation
@@ -16,7 +15,7 @@ from ..sim.summary import summarize
 from ..sim.timeline import Timeline
 from ..traces.output import whole_file
 from ..traces.trace import Trace
-from .config import as_tree, num_blocks, to_yaml, with_blocks
+from .config import as_tree, engine_capacity, to_yaml, with_capacity
 from .eviction_file import EvictionFile
 from .perfetto import PerfettoTrace
 from .run_folder import make_folder, write_run_folder
@@ -51,17 +50,17 @@ def replay(
         InputError: settings that do not go together or with the trace, or files that cannot be written.
     """
     settings = settings or Settings()
-    blocks = num_blocks(settings, BUILTIN_CAPACITY_TOKENS.get(trace.name))
-    settings = with_blocks(settings, blocks)
-    simulation = Simulation(trace, settings, blocks)
+    capacity = engine_capacity(settings, BUILTIN_CAPACITY_TOKENS.get(trace.name))
+    settings = with_capacity(settings, capacity)
+    simulation = Simulation(trace, settings, capacity)
     simulation.records.progress = progress
     engine = simulation.engine
     with ExitStack() as stack:
         folder = None if out is None else make_folder(out)
         evictions = None if folder is None else stack.enter_context(EvictionFile(folder))
         if evictions is not None:
-            simulation.observe(EvictionRecorder(blocks, simulation.num_nodes, evictions))
-        timeline = engine.sampler = Timeline(blocks - 1, settings.allocator.block_size) if folder or perfetto else None
+            simulation.observe(evictions)
+        timeline = engine.sampler = _timeline(simulation) if folder or perfetto else None
         spans = None if perfetto is None else PerfettoTrace()
         if spans is not None:
             engine.listeners.append(spans)
@@ -80,6 +79,10 @@ def replay(
                 evictions.write_parquet(file)
             write_run_folder(folder, trace, result, timeline, summary, to_yaml(settings))
     return summary
+
+
+def _timeline(simulation: Simulation) -> Timeline:
+    return Timeline(simulation.setup.capacity, simulation.setup.block_size)
 
 
 def _summary(trace: Trace, settings: Settings, result: Result, times: dict[str, float]) -> dict[str, Any]:

@@ -28,13 +28,12 @@ def summary_table(summary: dict[str, Any]) -> str:
 
 def _counts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     usage, waste, running = summary["kv_usage"], summary["tail_waste"], summary["running"]
-    capacity = summary["config"]["allocator"]
     return [
         ("requests", _requests(summary)),
         ("simulated", f"{summary['simulated_s']:,.1f} s in {summary['steps']:,} steps"),
         ("took", f"{summary['wall_s']:.2f} s ({summary['cpu_s']:.2f} s CPU)"),
         ("tokens", f"{summary['prompt_tokens']:,} prompt, {summary['output_tokens']:,} generated"),
-        ("pool", f"{capacity['num_blocks']:,} blocks of {capacity['block_size']} tokens"),
+        ("pool", _pool(summary["config"]["allocator"])),
         ("KV in use", f"{_share(usage['mean'])} on average, {_share(usage['peak'])} at most"),
         ("running", f"{running['mean']:.1f} on average, {running['peak']:,} at most"),
         (
@@ -53,6 +52,14 @@ def _counts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"at its end, {waste['tokens_max']} at most",
         ),
     ]
+
+
+def _pool(allocator: dict[str, Any]) -> str:
+    if "num_blocks" in allocator:
+        return f"{allocator['num_blocks']:,} blocks of {allocator['block_size']} tokens"
+    if allocator["page_size"] == 1:
+        return f"{allocator['num_slots']:,} slots"
+    return f"{allocator['num_slots']:,} slots in pages of {allocator['page_size']}"
 
 
 def _requests(summary: dict[str, Any]) -> str:

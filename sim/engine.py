@@ -50,7 +50,9 @@ class Sampler(Protocol):
 class Clocked(Protocol):
     """Wants to know the time at which blocks are moved."""
 
-    now_ns: int
+    def at(self, now_ns: int) -> None:
+        """What happens from here on happens at `now_ns`."""
+        ...
 
 
 class Tick(Event):
@@ -148,7 +150,7 @@ class Engine:
         scheduler = self.scheduler
         now = int(self.env.now)
         if self.clocked is not None:
-            self.clocked.now_ns = now
+            self.clocked.at(now)
         evicted = scheduler.evicted
         step = scheduler.schedule(now)
         if scheduler.aborted:
@@ -184,7 +186,7 @@ class Engine:
     def _treat(self, step: Step[Any]) -> None:
         now = self.last_ns = int(self.env.now)
         if self.clocked is not None:
-            self.clocked.now_ns = now
+            self.clocked.at(now)
         if not step.plain:
             self.scheduler.treat(step, now)
             for request in step.firsts:
@@ -282,7 +284,7 @@ class _TakeByStep:
         taken: list[Int64] = []
         for step, due in zip(self._steps, self._due.tolist(), strict=True):
             if self._clocked is not None:
-                self._clocked.now_ns = step.time_ns
+                self._clocked.at(step.time_ns)
             evicted = scheduler.evicted
             taken.append(scheduler.take(due))
             step.evicted = scheduler.evicted - evicted

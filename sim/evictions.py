@@ -13,8 +13,8 @@ Int64 = npt.NDArray[np.int64]
 class EvictionSink(Protocol):
     """Takes rows, numbered from 0 in the order in which they come."""
 
-    def add(self, time_ns: Int64, block: Int64, age_ns: Int64, hits: Int64) -> None:
-        """Add rows; all arrays int64 [k]."""
+    def add(self, time_ns: Int64, block: Int64, age_ns: Int64, hits: Int64, blocks: Int64) -> None:
+        """Add rows; all arrays int64 [k]. `blocks`: how many were dropped together, of which `block` is the first."""
         ...
 
     def asked_again(self, rows: Int64, time_ns: int) -> None:
@@ -26,7 +26,7 @@ class EvictionRecorder:
     """An allocator's observer that makes one row an eviction."""
 
     def __init__(self, num_blocks: int, num_nodes: int, sink: EvictionSink) -> None:
-        self.now_ns = 0
+        self._now_ns = 0
         self._sink = sink
         self._last_use: Int64 = np.zeros(num_blocks, np.int64)
         self._hits: Int64 = np.zeros(num_blocks, np.int64)
@@ -34,18 +34,23 @@ class EvictionRecorder:
         """1 + the row of a node's last eviction; 0: it was not evicted, or was asked for since."""
         self._rows = 0
 
+    def at(self, now_ns: int) -> None:
+        """What happens from here on happens at `now_ns`."""
+        self._now_ns = now_ns
+
     def hit(self, blocks: Int64) -> None:
         """Count a hit."""
         self._hits[blocks] += 1
 
     def released(self, blocks: Int64) -> None:
         """Note the last use."""
-        self._last_use[blocks] = self.now_ns
+        self._last_use[blocks] = self._now_ns
 
     def evicted(self, blocks: Int64, nodes: Int64) -> None:
         """Make the rows."""
         count = len(blocks)
-        self._sink.add(np.full(count, self.now_ns), blocks, self.now_ns - self._last_use[blocks], self._hits[blocks])
+        times, ages = np.full(count, self._now_ns), self._now_ns - self._last_use[blocks]
+        self._sink.add(times, blocks, ages, self._hits[blocks], np.ones(count, np.int64))
         self._hits[blocks] = 0
         self._row[nodes] = np.arange(self._rows + 1, self._rows + count + 1)
         self._rows += count
@@ -55,5 +60,5 @@ class EvictionRecorder:
         rows = self._row[nodes]
         again = rows > 0
         if again.any():
-            self._sink.asked_again(rows[again] - 1, self.now_ns)
+            self._sink.asked_again(rows[again] - 1, self._now_ns)
             self._row[nodes[again]] = 0

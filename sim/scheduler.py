@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .decode import DecodeGroup
 from .meter import MeterState
 from .request import Request
-from .step import Chunk, Step
+from .step import Chunk
 
 Int64 = npt.NDArray[np.int64]
 
@@ -19,7 +19,7 @@ Int64 = npt.NDArray[np.int64]
 class Scheduler(Protocol):
     """An engine's scheduler with its memory."""
 
-    step_class: type[Step[Any]]
+    step_class: Any
     """Makes its steps: `step_class(number, time_ns, duration_ns, end_ns, decodes)` is a plain one."""
     aborted: list[Request]
     """Requests given up since the caller last looked."""
@@ -41,22 +41,22 @@ class Scheduler(Protocol):
         """Queue a request that arrived."""
         ...
 
-    def schedule(self, now_ns: int) -> Step[Any] | None:
+    def schedule(self, now_ns: int) -> Any:
         """Schedule a step at `now_ns`, its duration left to the caller; None where there is nothing to launch.
 
         `complete` must follow."""
         ...
 
-    def load(self, step: Step[Any]) -> tuple[int, int, int]:
+    def load(self, step: Any) -> tuple[int, int, int]:
         """Return what a step's time depends on: prefill tokens, decoding requests, and tokens in the KV cache of all
         scheduled requests after it."""
         ...
 
-    def complete(self, step: Step[Any]) -> None:
+    def complete(self, step: Any) -> None:
         """After a step was scheduled and looked at: sort out who is where now."""
         ...
 
-    def treat(self, step: Step[Any], now_ns: int) -> None:
+    def treat(self, step: Any, now_ns: int) -> None:
         """Treat a step's result, which came at `now_ns`: first tokens are seen, finished requests leave."""
         ...
 
@@ -104,10 +104,10 @@ class Scheduler(Protocol):
         """Return the blocks (pages) that hold a prefix and that nobody uses."""
         ...
 
-    def entries(self, step: Step[Any]) -> list[Chunk[Any]]:
+    def entries(self, step: Any) -> Sequence[Chunk[Any]]:
         """Return all that a step schedules, in the engine's order; to be called before `complete`."""
         ...
 
-    def new_ids(self, chunk: Chunk[Any]) -> list[Any]:
+    def new_ids(self, chunk: Any) -> list[Any]:
         """Return the ids that a step has to be told of for one of its entries, as the layout log has them."""
         ...

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The KV-cache pool of vLLM."""
+    """The memory: vLLM's pool of blocks, or SGLang's slots or pages."""
 
     kind: str = "block_pool"
     block_size: int = 16
+    """Tokens a block; SGLang's page size."""
     num_blocks: int | None = None
-    """The whole pool, null block included."""
+    """vLLM: the whole pool, null block included."""
+    num_slots: int | None = None
+    """SGLang: tokens, the padding slot or page not counted."""
     capacity_tokens: int | None = None
     """Tokens that can be held: another way to give `num_blocks`."""
     prefix_caching: bool = True

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..allocators.base import Observer
 from ..allocators.block_pool import BlockPool
 from ..allocators.block_table import BlockTable
 from ..allocators.radix_tree import RadixTree
@@ -16,11 +15,13 @@ from ..traces.blocks import BlockNodes
 from ..traces.sequences import TokenSequences
 from ..traces.trace import Trace
 from .engine import Clocked
+from .evictions import EvictionRecorder, EvictionSink
 from .holdings import Holdings
 from .request import PoolRequest, Request, TreeRequest
 from .scheduler import Scheduler
 from .settings import SchedulerSettings, Settings, SglangSettings
 from .sglang_scheduler import SglangScheduler
+from .tree_evictions import TreeEvictionRecorder
 from .tree_memory import TreeMemory
 from .vllm_scheduler import VllmScheduler
 
@@ -28,10 +29,6 @@ Int64 = npt.NDArray[np.int64]
 
 _MIN_DEFAULT_RUNNING, _MAX_DEFAULT_RUNNING, _DEFAULT_RUNNING_SHARE = 2048, 4096, 512
 """SGLang's own rule for how many requests may run: 512 times the contexts that fit, within these bounds."""
-
-
-class ClockedObserver(Observer, Clocked, Protocol):
-    """An allocator's observer that is told the time."""
 
 
 class Setup(Protocol):
@@ -42,21 +39,19 @@ class Setup(Protocol):
         asynchronous: whether a step is scheduled while the one before it runs.
         capacity: blocks (pages) that can be in use at once.
         block_size: tokens in each.
-        num_nodes: prefix nodes are numbered below this.
     """
 
     scheduler: Scheduler
     asynchronous: bool
     capacity: int
     block_size: int
-    num_nodes: int
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
         """Return the request of row `index`, to be handed to the scheduler; None if it is rejected."""
         ...
 
-    def observe(self, observer: ClockedObserver) -> None:
-        """Tell `observer` of what happens to blocks."""
+    def observe(self, sink: EvictionSink) -> Clocked | None:
+        """Send evictions to `sink`; returns who must be told the time for it, if anybody."""
         ...
 
     def free_order(self) -> Int64:
@@ -126,9 +121,11 @@ class VllmSetup:
         eos = total < min(prompt + told, self._longest)
         return PoolRequest(index, arrival_ns, prompt, total, priority, eos)
 
-    def observe(self, observer: ClockedObserver) -> None:
-        """Tell `observer` of what happens to blocks."""
-        self.allocator.observer = observer
+    def observe(self, sink: EvictionSink) -> Clocked | None:
+        """Send evictions, one row a block, to `sink`."""
+        recorder = EvictionRecorder(self.capacity + 1, self.num_nodes, sink)
+        self.allocator.observer = recorder
+        return recorder
 
     def free_order(self) -> Int64:
         """Return the free queue from its head, int64 [any]."""
@@ -152,7 +149,6 @@ class SglangSetup:
         assert isinstance(settings.scheduler, SglangSettings)
         scheduler = settings.scheduler
         self.block_size = page = settings.allocator.block_size
-        self.num_nodes = trace.num_nodes
         self.asynchronous = not scheduler.disable_overlap_schedule
         self._lengths = lengths = _Lengths(trace, settings, max_new_tokens)
         self._sequences = TokenSequences(trace)
@@ -181,10 +177,13 @@ class SglangSetup:
         sequence = self._sequences.of(index, total - eos)
         return TreeRequest(index, arrival_ns, prompt, total, limit, sequence)
 
-    def observe(self, observer: ClockedObserver) -> None:
-        """Tell `observer` of what happens to pages."""
-        if self.tree is not None:
-            self.tree.observer = observer
+    def observe(self, sink: EvictionSink) -> Clocked | None:
+        """Send evictions, one row a leaf of the tree, to `sink`."""
+        if self.tree is None:
+            return None
+        recorder = TreeEvictionRecorder(self.tree, sink)
+        self.tree.observer = recorder
+        return recorder
 
     def free_order(self) -> Int64:
         """Return the free pages from the head of the list, int64 [any]."""

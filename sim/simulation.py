@@ -13,12 +13,13 @@ from simpy.events import Event
 from ..allocators.block_pool import BlockPool
 from ..traces.trace import Trace
 from .engine import Engine
+from .evictions import EvictionSink
 from .latency import StepTime
 from .latency_kinds import step_time
 from .meter import Meter
 from .records import RequestRecords
 from .settings import Settings
-from .setup import ClockedObserver, VllmSetup, make_setup
+from .setup import VllmSetup, make_setup
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,9 @@ class Simulation:
         assert isinstance(self.setup, VllmSetup)
         return self.setup.allocator
 
-    @property
-    def num_nodes(self) -> int:
-        """Prefix nodes are numbered below this."""
-        return self.setup.num_nodes
-
-    def observe(self, observer: ClockedObserver) -> None:
-        """Tell `observer` of what happens to blocks, and when."""
-        self.setup.observe(observer)
-        self.engine.clocked = observer
+    def observe(self, sink: EvictionSink) -> None:
+        """Send evictions to `sink`."""
+        self.engine.clocked = self.setup.observe(sink)
 
     def run(self) -> Result:
         """Run to the end of the last request."""

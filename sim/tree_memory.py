@@ -127,6 +127,8 @@ class TreeMemory:
             request.computed = request.prefix
             self.blocks += request.held
             self.tokens += request.prefix
+            if self.tree is not None and self.tree.observer is not None:
+                self.tree.observer.missed(request.sequence, request.prefix, request.known, self.page_size)
 
     def extend(self, requests: list[TreeRequest]) -> None:
         """Give each of `requests`, in order, the pages for its tokens up to `extend_end`."""

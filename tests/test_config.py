@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from kvreplay.experiments.config import as_tree, load_settings, num_blocks, to_yaml, with_blocks
+from kvreplay.experiments.config import as_tree, load_settings, engine_capacity, to_yaml, with_capacity
 from kvreplay.experiments.replay import replay
 from kvreplay.sim.settings import AllocatorSettings, LatencySettings, SchedulerSettings, Settings, SimSettings
 from kvreplay.traces import InputError, load_trace
@@ -84,17 +84,17 @@ def test_the_nearest_key_is_suggested() -> None:
 
 
 def test_capacity_comes_from_blocks_then_tokens_then_the_trace() -> None:
-    assert num_blocks(Settings(allocator=AllocatorSettings(num_blocks=7, capacity_tokens=1600)), 800) == 7
-    assert num_blocks(Settings(allocator=AllocatorSettings(capacity_tokens=1615)), 800) == 101
-    assert num_blocks(Settings(), 800) == 51
+    assert engine_capacity(Settings(allocator=AllocatorSettings(num_blocks=7, capacity_tokens=1600)), 800) == 7
+    assert engine_capacity(Settings(allocator=AllocatorSettings(capacity_tokens=1615)), 800) == 101
+    assert engine_capacity(Settings(), 800) == 51
     with pytest.raises(InputError, match="no KV-cache capacity"):
-        num_blocks(Settings())
+        engine_capacity(Settings())
 
 
 def test_the_sample_has_a_capacity_of_its_own_and_settings_win_over_it() -> None:
     trace = load_trace("sample", limit=5)
     assert replay(trace)["config"]["allocator"]["num_blocks"] == 1001
-    assert replay(trace, with_blocks(Settings(), 700))["config"]["allocator"]["num_blocks"] == 700
+    assert replay(trace, with_capacity(Settings(), 700))["config"]["allocator"]["num_blocks"] == 700
     with pytest.raises(InputError, match="capacity"):
         replay(replace(trace, name="mine"))
 

@@ -230,6 +230,7 @@ def test_evictions_have_the_promised_columns(run: Run) -> None:
         "block": "int32",
         "age_s": "float64",
         "hits": "int32",
+        "blocks": "int32",
         "asked_again": "bool",
         "asked_again_after_s": "float64",
     }
@@ -243,6 +244,7 @@ def test_a_row_an_evicted_block(run: Run) -> None:
     assert (evictions["age_s"] >= 0).all()
     assert (evictions["age_s"] <= evictions["time_s"]).all()
     assert (evictions["hits"] >= 0).all()
+    assert (evictions["blocks"] == 1).all()
     assert (evictions["asked_again_after_s"].notna() == evictions["asked_again"]).all()
     assert (evictions["asked_again_after_s"].dropna() >= 0).all()
 
@@ -318,13 +320,11 @@ def naive_evictions(scenario: Scenario) -> list[list[int]]:
 
 @given(scenarios(prefix_caching=True))
 def test_evictions_are_those_of_the_naive_engine(scenario: Scenario) -> None:
-    from kvreplay.sim.evictions import EvictionRecorder
-
     expected = naive_evictions(scenario)
     for fast_forward in (True, False):
         simulation = simulation_of(scenario, scenario.trace(), fast_forward=fast_forward)
         rows = _Rows()
-        simulation.observe(EvictionRecorder(scenario.num_blocks, simulation.num_nodes, rows))
+        simulation.observe(rows)
         simulation.run()
         assert rows.rows == expected
 
@@ -335,7 +335,10 @@ class _Rows:
     def __init__(self) -> None:
         self.rows: list[list[int]] = []
 
-    def add(self, time_ns: np.ndarray, block: np.ndarray, age_ns: np.ndarray, hits: np.ndarray) -> None:
+    def add(
+        self, time_ns: np.ndarray, block: np.ndarray, age_ns: np.ndarray, hits: np.ndarray, blocks: np.ndarray
+    ) -> None:
+        assert (blocks == 1).all()
         columns = (column.tolist() for column in (time_ns, block, age_ns, hits))
         self.rows += [[*row, -1] for row in zip(*columns, strict=True)]
 
@@ -349,7 +352,7 @@ def test_evictions_beyond_what_memory_holds(tmp_path: Path, monkeypatch: pytest.
     with EvictionFile(tmp_path) as evictions:
         for start in range(0, 95, 5):
             numbers = np.arange(start, start + 5)
-            evictions.add(numbers * 1_000_000_000, numbers, numbers * 1_000_000, numbers % 3)
+            evictions.add(numbers * 1_000_000_000, numbers, numbers * 1_000_000, numbers % 3, np.ones(5, np.int64))
         evictions.asked_again(np.array([0, 44, 94]), 200_000_000_000)
         assert len(evictions) == 95
         figures = evictions.figures()
