@@ -11,10 +11,11 @@ Words used throughout:
 * *committed*: tokens whose KV is in the cache once all launched batches have run.
 * *protected*: the first tokens of a request whose slots the tree owns.
 * *row*: the request's line in the table that says which slot holds which of its tokens.
+* `num_slots` counts whole pages only.
 * a *batch* is an *extend* batch (computes prompts, or chunks of them), a *decode* batch (one token each), or a
   *mixed* one (an extend batch with decodes behind it).
 
-The rules. They are numbered for reference from the code; what it says there is not repeated here.
+The rules, numbered so that the code can refer to them.
 
 The loop
  1. Each pass: take in what has arrived, schedule, launch the batch if there is one, treat one result.
@@ -29,10 +30,12 @@ The loop
     must be chunked where the chunk budget is less than a page.
 
 Arrival
- 4. A request is rejected if its prompt has at least `min(context_length, num_slots) - 6` tokens.
+ 4. A request is rejected if its prompt has at least `min(context_length, num_slots) - 6` tokens. It leaves no
+    trace here. (A server lets a prompt of one token take its place, and aborts that after its prefill.)
  5. Its limit is clipped to `min(context_length - 1, num_slots - 1) - prompt - 1`, then to
     `num_slots - ceil(prompt) - page_size - 1`, and to 0 from below (ceil: to whole pages). With a limit of 0
-    a request still computes its prompt, and ends with the first token.
+    a request still computes its prompt, and ends with the first token; a running list of only such requests
+    is never decoded, and loses those that have ended in every pass.
  6. `max_running_requests`: what was asked for, else `num_slots / context_length * 512` between 2048 and
     4096; at most `num_slots // 2`. It is also the number of rows.
 
@@ -59,13 +62,17 @@ Scheduling, in this order
     `max_prefill_tokens` and the chunk budget both go down by `ceil(extend)`.
 14. The chunked request comes first. Its next chunk is as long as the chunk budget and the memory budget
     (rounded down) allow, at any place in a page; if the memory budget is spent, the chunk budget alone
-    counts. It takes from the budget as in rule 13, and is never refused.
+    counts. It takes from the budget as in rule 13, and is never refused: should the slots not be there, the
+    engine stops with an error.
 15. The waiting ones follow in order until one is refused or a budget is spent (0 left). Each is matched over
     all known tokens but the last, which touches and may split even if it is refused. The seats are counted
     against all admitted so far, the chunked request included. It must leave more than nothing of the budget:
     `extend + min(limit - generated, clip) + page_size < budget`, `extend` not rounded here, its own prefix
-    not counted as evictable. An extend that exceeds the chunk budget becomes the chunked request, of whole
-    pages. `full` is set for want of a seat; and for want of memory if anything runs or was admitted.
+    not counted as evictable. If `ceil(extend)` exceeds the chunk budget, it becomes the chunked request, with
+    as many whole pages as that budget has, or is refused if that is none. With chunking off it is refused if
+    anything was admitted before and `ceil(extend)` is not less than what is left of `max_prefill_tokens`;
+    otherwise that budget is only looked at after each admission, and may be overdrawn. `full` is set for want
+    of a seat; and for want of memory, before or after an admission, if anything runs or was admitted.
 16. A decode batch is the running list, without those that have ended, and with overlap without those whose
     result in flight will end them by length. If that is empty, nothing is launched. It needs a page for each
     request at a page boundary; leaves are evicted for that. If it is not enough: when some were left out for
@@ -157,6 +164,10 @@ class NaiveResult:
     """What a replay did: a layout-log line a batch, and a number a request in each list."""
 
     steps: list[dict]
+    """Beyond the layout log, each line has the batch's `kind`; `start_ns` on the device; its load,
+    `prefill_tokens`, `decode_seqs` and `context_tokens`; the `rows` of its requests; right after scheduling
+    the `available` and `evictable` slots, the requests `waiting` and `running`, and the `new_token_ratio`; and
+    the `evictions` since the launch before as [slots short, slots dropped]."""
     free_order: list[int]
     """Pages (slots at page size 1) in the free list at the end, what the tree holds aside."""
     row_order: list[int]
