@@ -119,9 +119,42 @@ def naive_engine(scenario: Scenario) -> _Engine:
     return engine
 
 
-def naive_run(scenario: Scenario) -> NaiveResult:
-    """What the naive engine makes of it."""
-    return naive_engine(scenario).run()
+class NeverEndsError(Exception):
+    """Two requests preempt each other for ever, which the engine's rules do not exclude."""
+
+    def __init__(self, steps: list[Line]) -> None:
+        super().__init__(f"no end after {len(steps)} steps")
+        self.steps = steps
+
+
+def naive_run(scenario: Scenario, most_steps: int = 20_000) -> NaiveResult:
+    """What the naive engine makes of it.
+
+    Raises:
+        NeverEndsError: it has not come to an end after so many steps.
+    """
+    engine = naive_engine(scenario)
+    schedule = engine._schedule
+
+    def bounded() -> None:
+        if len(engine.result.steps) >= most_steps:
+            raise NeverEndsError(engine.result.steps)
+        schedule()
+
+    engine._schedule = bounded
+    return engine.run()
+
+
+def comes_to_an_end(scenario: Scenario) -> bool:
+    """Whether all requests finish; by priority and without reserving, some may preempt each other for ever."""
+    scheduler = scenario.settings().scheduler
+    if scheduler.policy == "fcfs" or scheduler.scheduler_reserve_full_isl:
+        return True
+    try:
+        naive_run(scenario)
+    except NeverEndsError:
+        return False
+    return True
 
 
 def simulation_of(scenario: Scenario, trace: Trace, *, fast_forward: bool, sessions: str = "open") -> Simulation:
