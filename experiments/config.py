@@ -17,9 +17,11 @@ _CHOICES = {
     "scheduler.schedule_policy": ("fcfs", "lpm"),
     "scheduler.radix_eviction_policy": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru", "tlru"),
     "scheduler.policy": ("fcfs", "priority"),
-    "latency.kind": ("linear", "roofline"),
+    "latency.kind": ("linear", "roofline", "profile", "aic", "auto"),
+    "kv_cache_dtype": ("auto", "fp8"),
     "arrivals.sessions": ("open", "closed"),
 }
+_SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 _AT_LEAST = {
     "allocator.block_size": 1,
     "allocator.num_blocks": 2,
@@ -40,6 +42,9 @@ _AT_LEAST = {
     "latency.decode_seq_ns": 0,
     "latency.context_token_ns": 0,
     **{f"latency.roofline.{field.name}": 0 for field in fields(RooflineSettings)},
+    "tensor_parallel": 1,
+    "pipeline_parallel": 1,
+    "reserve_gib": 0,
 }
 
 
@@ -57,8 +62,14 @@ def load_settings(file: str | None, assignments: Iterable[str], base: Settings |
     trees = [] if file is None else [(_read_yaml(file), file)]
     trees += [_assignment(assignment) for assignment in assignments]
     settings = base or _defaults(_engine(trees))
+    automatic = False
     for tree, place in trees:
-        settings = _merge(settings, _one_name(tree), "", place, settings.engine)
+        tree, automatic = _take_auto(_one_name(tree), automatic)
+        settings = _merge(settings, tree, "", place, settings.engine)
+    if automatic:
+        from .capacity_settings import with_preferred_block_size
+
+        settings = with_preferred_block_size(settings)
     return _with_kind(_one_capacity(settings, trees), trees)
 
 
@@ -105,6 +116,16 @@ def _one_name(tree: Any) -> Any:
     return {**tree, "allocator": renamed}
 
 
+def _take_auto(tree: Any, before: bool) -> tuple[Any, bool]:
+    """Return the tree without `block_size: auto`, and whether that is what holds now, as it did `before`."""
+    section = tree.get("allocator") if isinstance(tree, Mapping) else None
+    if not isinstance(section, Mapping) or "block_size" not in section:
+        return tree, before
+    if section["block_size"] != "auto":
+        return tree, False
+    return {**tree, "allocator": {key: value for key, value in section.items() if key != "block_size"}}, True
+
+
 def _one_capacity(settings: Settings, trees: list[tuple[Any, str]]) -> Settings:
     """Turn a capacity under the other engine's name into tokens."""
     allocator = settings.allocator
@@ -138,7 +159,7 @@ def engine_capacity(settings: Settings, default_tokens: int | None = None) -> in
     """Return vLLM's `num_blocks` (null block included) or SGLang's `num_slots` (whole pages, padding not counted).
 
     Args:
-        settings: whose `num_blocks` or `num_slots` or, after these, `capacity_tokens` decides.
+        settings: whose `num_blocks` or `num_slots` decides; after these `capacity_tokens`; after it `model` and `gpu`.
         default_tokens: capacity where none is given.
 
     Raises:
@@ -148,12 +169,17 @@ def engine_capacity(settings: Settings, default_tokens: int | None = None) -> in
     given = allocator.num_slots if slots else allocator.num_blocks
     if given is not None and not slots:
         return given
-    tokens = given or allocator.capacity_tokens or default_tokens
+    tokens = given or allocator.capacity_tokens
+    if tokens is None and settings.model is not None and settings.gpu is not None:
+        from .capacity_settings import fitting_tokens
+
+        tokens = fitting_tokens(settings)
+    tokens = tokens or default_tokens
     if tokens is None:
         own = "num_slots=960000" if slots else "num_blocks=60000"
         raise InputError(
             f"allocator.{own.partition('=')[0]}: no KV-cache capacity is set; give it as the engine has it "
-            f"(--set allocator.{own}) or in tokens (--set allocator.capacity_tokens=960000)"
+            f"(--set allocator.{own}), in tokens (--set allocator.capacity_tokens=960000), or give model and gpu"
         )
     if tokens < allocator.block_size:
         raise InputError(f"allocator: a capacity of {tokens} tokens is less than one block of {allocator.block_size}")
@@ -280,6 +306,8 @@ def _in_range(key: str, value: Any) -> bool:
         return value in _CHOICES[key]
     if key == "arrivals.scale":
         return 0 < value < float("inf")
+    if key in _SHARES:
+        return 0 < value <= 1
     if key == "requests.max_new_tokens":
         return value == "recorded" if isinstance(value, str) else value >= 1
     return key not in _AT_LEAST or bool(value >= _AT_LEAST[key])
@@ -290,6 +318,8 @@ def _describe(key: str, kind: type) -> str:
         return " or ".join(_CHOICES[key])
     if key == "arrivals.scale":
         return "a number above 0"
+    if key in _SHARES:
+        return "a share above 0 and at most 1"
     if key == "requests.max_new_tokens":
         return "recorded or a whole number of at least 1"
     noun = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]

@@ -17,6 +17,7 @@ from ..traces.output import whole_file
 from ..traces.trace import Trace
 from .config import as_tree, engine_capacity, to_yaml, with_capacity
 from .eviction_file import EvictionFile
+from .latency_source import with_step_time
 from .perfetto import PerfettoTrace
 from .run_folder import make_folder, write_run_folder
 
@@ -51,8 +52,8 @@ def replay(
     """
     settings = settings or Settings()
     capacity = engine_capacity(settings, BUILTIN_CAPACITY_TOKENS.get(trace.name))
-    settings = with_capacity(settings, capacity)
-    simulation = Simulation(trace, settings, capacity)
+    settings, timing, source = with_step_time(with_capacity(settings, capacity))
+    simulation = Simulation(trace, settings, capacity, timing=timing)
     simulation.records.progress = progress
     engine = simulation.engine
     with ExitStack() as stack:
@@ -68,7 +69,7 @@ def replay(
         if log is not None:
             engine.listeners.append(LayoutLog(log.write))
         result, times = _timed(simulation)
-        summary = _summary(trace, settings, result, times)
+        summary = _summary(trace, settings, result, times) | ({} if source is None else {"step_time": source})
         if log is not None:
             log.write({"free_order": result.free_order.tolist()})
         if spans is not None and timeline is not None and perfetto is not None:

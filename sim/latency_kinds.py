@@ -10,12 +10,12 @@ from .settings import Settings, SglangSettings
 def step_time(settings: Settings) -> StepTime:
     """Return the step time of the kinds that need nothing but settings: `linear` and `roofline`."""
     if settings.latency.kind == "roofline":
-        hidden = _overlaps(settings)
+        hidden = overlaps(settings)
         return RooflineStepTime(settings.latency.roofline, async_scheduling=hidden)
     return LinearStepTime(settings.latency)
 
 
-def _overlaps(settings: Settings) -> bool:
+def overlaps(settings: Settings) -> bool:
     """Whether the engine schedules a step while the one before it runs."""
     scheduler = settings.scheduler
     if isinstance(scheduler, SglangSettings):

@@ -105,6 +105,8 @@ class LatencySettings:
     context_token_ns: int = 20
     roofline: RooflineSettings = field(default_factory=RooflineSettings)
     """For kind `roofline`."""
+    profile: str | None = None
+    """For kind `profile`: a table of measured times, CSV or Parquet."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +147,21 @@ class Settings:
     arrivals: ArrivalSettings = field(default_factory=ArrivalSettings)
     sim: SimSettings = field(default_factory=SimSettings)
     seed: int = 0
+    model: str | None = None
+    """A preset or a Hugging Face `config.json`; with `gpu` it gives capacity and step time."""
+    gpu: str | None = None
+    """A preset or a YAML file of one's own."""
+    tensor_parallel: int | None = None
+    """GPUs that share every layer; None: 1."""
+    pipeline_parallel: int | None = None
+    """GPUs that share the layers; None: 1."""
+    gpu_memory_utilization: float | None = None
+    """vLLM's; None: its default."""
+    mem_fraction_static: float | None = None
+    """SGLang's; None: its own rule."""
+    kv_cache_dtype: str | None = None
+    """auto (16 bits) or fp8; None: auto."""
+    reserve_gib: float | None = None
+    """What vLLM keeps of each GPU for activations, graphs and context; None: estimated."""
+    attention_backend: str | None = None
+    """Whose block size `allocator.block_size: auto` takes."""
