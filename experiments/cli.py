@@ -12,6 +12,7 @@ from typing import NoReturn
 from ..traces.errors import InputError
 
 COMMANDS = {
+    "curve": "prefix-cache hit rate against KV capacity, for every capacity at once",
     "kernels": "run the kernels that use block tables on a replay's layout: validate, bench",
     "replay": "simulate one trace on one engine",
     "trace": "describe, convert, generate, download and hash traces",
