@@ -65,13 +65,13 @@ def _over_requests(query: Tensor, cache: KVCache, step: StepMetadata, dtype: tor
             k, v = (x.to(dtype).repeat_interleave(group, 1) for x in cache.rows(slots[begin : begin + length]))
             q = query[starts[req] : starts[req + 1]].to(dtype)
             out[starts[req] : starts[req + 1]] = attend(
-                q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), _causal(count, length, query.device)
+                q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), causal_mask(count, length, query.device)
             ).transpose(0, 1)
         begin += length
     return out
 
 
-def _causal(count: int, length: int, device: torch.device) -> Tensor:
+def causal_mask(count: int, length: int, device: torch.device) -> Tensor:
     """Bool [count, length]: the last `count` of `length` tokens see all before them and themselves."""
     token = torch.arange(length - count, length, device=device)
     return torch.arange(length, device=device) <= token[:, None]

@@ -97,9 +97,12 @@ class _RowLog(LayoutLog):
         self._memory = memory
         self._published: dict[TreeRequest, int] = {}
         """Requests that go on, whose first so many tokens were published since the last step was scheduled."""
+        self._holding: dict[int, TreeRequest] = {}
 
     def scheduled(self, step: Step[Any], scheduler: Scheduler) -> None:
         super().scheduled(step, scheduler)
+        self._open[step.number]["preempted"] += self._aborted()
+        self._holding |= {chunk.request.index: chunk.request for chunk in step.chunks}
         known = self._published | {chunk.request: chunk.computed for chunk in step.chunks}
         self._published = {}
         self._open[step.number]["rows"] = [
@@ -107,6 +110,13 @@ class _RowLog(LayoutLog):
             for request, tokens in known.items()
             if tokens and request.row != UNSEEN
         ]
+
+    def _aborted(self) -> list[int]:
+        """Requests that lost their slots and have not ended: retracted, or given up, which the log does not name."""
+        gone = [request for request in self._holding.values() if request.row == UNSEEN]
+        for request in gone:
+            del self._holding[request.index]
+        return [request.index for request in gone if not request.finished]
 
     def treated(self, step: Step[Any], now_ns: int) -> None:
         super().treated(step, now_ns)
