@@ -7,8 +7,10 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
+from ..sim.settings import Settings
 from ..traces.errors import InputError
 from .config import engine_capacity, load_settings, with_capacity
 from .progress import progress_bar
@@ -16,12 +18,14 @@ from .replay_command import add_setting_options
 from .trace_command import add_trace_options, trace_from_args
 
 _NEEDED = ("torch", "triton")
+_BLOCK_SIZES = (1, 16, 32, 64, 128)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands of `kvreplay kernels`."""
     commands = parser.add_subparsers(dest="kernels_command", required=True, metavar="COMMAND")
     _configure_validate(commands)
+    _configure_bench(commands)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +45,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="cuda compiles the kernels; cpu interprets them and runs plain torch (default: cuda if there is one)",
     )
     parser.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), default="bf16", help="of K and V (default: bf16)")
+    parser.add_argument(
+        "--kv-layout",
+        choices=("packed", "separate"),
+        default="packed",
+        help="of paged K and V: one tensor [blocks, heads, block_size, 2 * head_size], or two "
+        "[blocks, block_size, heads, head_size] (default: packed)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bars or messages")
 
@@ -74,13 +85,6 @@ def _configure_validate(commands: Any) -> None:
     parser.add_argument(
         "--every", type=int, metavar="N", help="run the kernels on every N-th step (default: by the trace's length)"
     )
-    parser.add_argument(
-        "--kv-layout",
-        choices=("packed", "separate"),
-        default="packed",
-        help="of paged K and V: one tensor [blocks, heads, block_size, 2 * head_size], or two "
-        "[blocks, block_size, heads, head_size] (default: packed)",
-    )
     parser.add_argument("--out", metavar="DIR", help="write validate.json there")
     parser.set_defaults(run_kernels=_validate)
 
@@ -110,6 +114,105 @@ def _validate(args: argparse.Namespace) -> int:
         _write_json(args.out, "validate.json", found)
     print(json.dumps(found) if args.json else _validation_table(found))
     return 0 if found["ok"] else 1
+
+
+# -- bench
+
+
+def _configure_bench(commands: Any) -> None:
+    about = (
+        "Measure slot mapping, writing, gathering and attention on layouts out of replays, fragmented by evictions, "
+        "and on fresh ones, against a copy and a matrix product measured in the same run."
+    )
+    parser = commands.add_parser("bench", help="measure throughput on replayed layouts", description=about)
+    parser.add_argument("trace", metavar="TRACE", nargs="?", default="sample", help="(default: sample)")
+    add_trace_options(parser)
+    _add_common(parser)
+    parser.add_argument(
+        "--block-sizes",
+        metavar="A,B,...",
+        default=",".join(map(str, _BLOCK_SIZES)),
+        help="tokens a block; SGLang's per-token layout comes on top (default: %(default)s)",
+    )
+    parser.add_argument("--capacity-tokens", type=int, metavar="N", help="of the pool (default: by the device)")
+    parser.add_argument("--out", metavar="DIR", help="write bench.json, bench.parquet and bench.svg there")
+    parser.set_defaults(run_kernels=_bench)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from ..kernels.bench import SHAPES, bench
+
+    shape = SHAPES[args.device]
+    if args.capacity_tokens is not None:
+        if args.capacity_tokens < 1024:
+            raise InputError(f"--capacity-tokens: expected at least 1024, got {args.capacity_tokens}")
+        shape = replace(shape, capacity_tokens=args.capacity_tokens)
+    cases = _bench_cases(args.block_sizes, shape.capacity_tokens)
+    trace = trace_from_args(args)
+    with progress_bar("measuring", quiet=args.quiet) as report:
+        found = bench(trace, cases, args.device, args.dtype, args.kv_layout, shape, report)
+    if args.out:
+        _write_bench(args.out, found)
+    print(json.dumps(found) if args.json else _bench_table(found))
+    return 0
+
+
+def _bench_cases(block_sizes: str, capacity_tokens: int) -> list[tuple[int | str, Settings, int]]:
+    """Every block size under vLLM's scheduler, and slots under SGLang's, with all requests there at once."""
+    from ..kernels.bench import PER_TOKEN
+
+    crowd = (f"allocator.capacity_tokens={capacity_tokens}", "arrivals.scale=1000000.0")
+    setups: list[tuple[int | str, tuple[str, ...]]] = []
+    for text in block_sizes.split(","):
+        if not text.strip().isdigit() or not 1 <= int(text) <= 256:
+            raise InputError(f"--block-sizes: expected whole numbers of 1 to 256, got {block_sizes!r}")
+        setups.append((int(text), (f"allocator.block_size={int(text)}",)))
+    setups.append((PER_TOKEN, ("engine=sglang",)))
+    cases = []
+    for name, assignments in setups:
+        settings = load_settings(None, [*assignments, *crowd])
+        capacity = engine_capacity(settings)
+        cases.append((name, with_capacity(settings, capacity), capacity))
+    return cases
+
+
+def _write_bench(folder: str, found: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ..kernels.figure import share_figure
+    from ..traces.output import whole_file
+    from .run_folder import make_folder
+
+    _write_json(folder, "bench.json", found)
+    rows = [row | {"block_size": str(row["block_size"])} for row in found["rows"]]
+    with whole_file(make_folder(folder) / "bench.parquet") as file:
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    with whole_file(make_folder(folder) / "bench.svg") as file:
+        file.write(share_figure(found).encode())
+
+
+def _bench_table(found: dict[str, Any]) -> str:
+    ceilings = found["ceilings"]
+    lines = [
+        f"{found['measured']} ({found['device']}), {found['dtype']}, {found['query_heads']} query heads and "
+        f"{found['kv_heads']} KV heads of {found['head_size']}, a pool of {found['capacity_tokens']:,} tokens",
+        f"ceilings: copy {ceilings['copy_gb_per_s']:,.1f} GB/s read plus written, "
+        f"matrix product {ceilings['matmul_tflop_per_s']:,.2f} TFLOP/s",
+        "",
+        f"  {'operation':<18}{'by':<27}{'block':>10}  {'layout':<11}{'tokens/s':>10}{'GB/s':>9}"
+        f"{'TFLOP/s':>9}{'share':>8}",
+    ]
+    for row in sorted(found["rows"], key=lambda row: row["operation"]):
+        rates = [f"{row[key]:>9,.4g}" if row[key] is not None else f"{'':>9}" for key in ("gb_per_s", "tflop_per_s")]
+        lines.append(
+            f"  {row['operation']:<18}{row['by']:<27}{row['block_size']:>10}  {row['layout']:<11}"
+            f"{row['tokens_per_s']:>10,.3g}{''.join(rates)}{100 * row['share_of_ceiling']:>7.1f}%"
+        )
+    return "\n".join(lines)
+
+
+# -- both
 
 
 def _named(difference: dict[str, Any]) -> str:
