@@ -174,7 +174,7 @@ class SglangSetup:
         total = prompt + max(1, min(limit, self._lengths.output[index]))
         eos = total < prompt + limit
         # A request that ends by itself generates an EOS last, whatever the trace says of that token.
-        sequence = self._sequences.of(index, total - eos)
+        sequence = self._sequences.of(index, total, eos)
         return TreeRequest(index, arrival_ns, prompt, total, limit, sequence)
 
     def observe(self, sink: EvictionSink) -> Clocked | None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .decode import DecodeGroup, Take
 from .meter import MeterState
-from .request import Request, TreeRequest
+from .request import UNSEEN, Request, TreeRequest
 from .settings import SglangSettings
 from .sglang_admission import SglangAdmission
 from .sglang_retraction import retract
@@ -72,6 +72,8 @@ class SglangScheduler:
         self._prefill_only = False
         """Whether the running list came from a batch that generates nothing more."""
         self._next_order = 0
+        self._idled_at = UNSEEN
+        """The next step at the last idle pass; the same again means that only an arrival can help."""
         self._ends: list[tuple[int, int, TreeRequest]] = []
         """Heap of (time of the decode batch that computes the last token, place, request)."""
 
@@ -85,6 +87,7 @@ class SglangScheduler:
     def add(self, request: TreeRequest) -> None:
         """Queue a request that arrived."""
         self.waiting.append(request)
+        self._idled_at = UNSEEN
 
     def schedule(self, now_ns: int) -> TreeStep | None:
         """Form a batch at `now_ns`; None where there is nothing to launch."""
@@ -112,7 +115,10 @@ class SglangScheduler:
         """Nothing was launched and no result is out: whether another pass may change that."""
         if not self.unfinished:
             self.ratio = self._start_ratio
-        return bool(self.running) or self.chunked is not None
+            return False
+        # The running list may have emptied in this pass, so that the head of the queue fits into the next.
+        again, self._idled_at = self._idled_at != self.next_step, self.next_step
+        return again
 
     def _join_last(self) -> None:
         """Let those of the last extend or mixed batch that go on join the running list."""

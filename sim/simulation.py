@@ -143,6 +143,7 @@ class Simulation:
         yield from self._request(index, arrival)
 
 
-def _scaled(trace: Trace, scale: float) -> list[int]:
-    arrivals: list[int] = trace.arrival_ns.tolist()
-    return arrivals if scale == 1.0 else [int(arrival / scale) for arrival in arrivals]
+def _scaled(trace: Trace, scale: float) -> memoryview:
+    """Return the arrivals in ns, divided by `scale`; as a memoryview, so that they need no Python object each."""
+    arrivals = trace.arrival_ns if scale == 1.0 else (trace.arrival_ns / scale).astype(np.int64)
+    return arrivals.data
