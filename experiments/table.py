@@ -66,6 +66,8 @@ def _requests(summary: dict[str, Any]) -> str:
     text = f"{summary['completed']:,} completed"
     if summary["rejected"]:
         text += f", {summary['rejected']:,} rejected (can never fit)"
+    if summary["aborted"]:
+        text += f", {summary['aborted']:,} aborted (gave up its memory and did not fit alone)"
     return text
 
 

@@ -103,6 +103,8 @@ class Engine:
         self._in_flight: Step[Any] | None = None
         """The step that runs while the next one is scheduled (asynchronous scheduling)."""
         self._device_free_ns = 0
+        self._evicted = 0
+        """Blocks evicted up to the last step."""
         self._unsettled = False
         """Whether somebody may have something to do at this instant that the engine must wait for."""
         env.process(self._run())
@@ -151,7 +153,6 @@ class Engine:
         now = int(self.env.now)
         if self.clocked is not None:
             self.clocked.at(now)
-        evicted = scheduler.evicted
         step = scheduler.schedule(now)
         if scheduler.aborted:
             self._abort()
@@ -161,10 +162,12 @@ class Engine:
         self._run_on_device(step)
         self.meter.step(step.duration_ns, scheduler.state())
         if self.listeners:
-            step.evicted = scheduler.evicted - evicted
+            step.evicted = scheduler.evicted - self._evicted
             step.free = scheduler.free
             for listener in self.listeners:
                 listener.scheduled(step, scheduler)
+        # What a pass evicts that launches nothing counts for the next step.
+        self._evicted = scheduler.evicted
         scheduler.complete(step)
         if self.sampler is not None and now >= self.sampler.due_ns:
             self.sampler.sample(now, scheduler)
@@ -255,6 +258,7 @@ class Engine:
         else:
             scheduler.decode_many(count, scheduler.take)
         self._device_free_ns = steps[-1].end_ns
+        self._evicted = scheduler.evicted
         if self._async:
             self._in_flight = steps[-2]
         scheduler.complete(steps[-1])

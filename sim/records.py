@@ -30,6 +30,8 @@ class RequestRecords:
         self._columns |= {name: array("q", [0]) * count for name in COUNTS}
         self.rejected_rows: list[int] = []
         """Requests that can never fit, in the order of arrival."""
+        self.aborted_rows: list[int] = []
+        """Requests that the engine gave up for want of memory, in that order."""
         self.progress: Callable[[int, int | None], None] | None = None
         """Called with the requests done and all requests, a thousand times or so."""
         self._count = count
@@ -38,9 +40,11 @@ class RequestRecords:
     def __getitem__(self, name: str) -> Int64:
         return np.frombuffer(self._columns[name], np.int64)
 
-    def finished(self, request: Request) -> None:
-        """Write the row of a request that ended."""
+    def ended(self, request: Request) -> None:
+        """Write the row of a request that finished, or was aborted: then it has no end."""
         row, columns = request.index, self._columns
+        if request.finished_ns == UNSEEN:
+            self.aborted_rows.append(row)
         columns["arrival_ns"][row] = request.arrival_ns
         columns["first_scheduled_ns"][row] = request.first_scheduled_ns
         columns["first_token_ns"][row] = request.first_token_ns
@@ -50,7 +54,8 @@ class RequestRecords:
         columns["preemptions"][row] = request.preemptions
         columns["lost_tokens"][row] = request.lost_tokens
         columns["tail_waste"][row] = request.tail_waste
-        columns["output_tokens"][row] = request.total - request.prompt
+        if request.finished_ns != UNSEEN:
+            columns["output_tokens"][row] = request.total - request.prompt
         self._one_done()
 
     def rejected(self, row: int, arrival_ns: int) -> None:

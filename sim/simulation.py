@@ -129,7 +129,7 @@ class Simulation:
             first_token, last_token = self.engine.submit(request)
             yield first_token
             yield last_token
-            self.records.finished(request)
+            self.records.ended(request)
         for follower in self._followers.get(index, ()):
             self.env.process(self._next_turn(follower))
 

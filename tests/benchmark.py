@@ -5,10 +5,10 @@
         [--vllm-python PYTHON --vllm-recorder record.py] [--sglang-python PYTHON --sglang-recorder record.py]
         [--dynamo-python PYTHON]
 
-Every case is run in processes of its own, those of one row in turn, so that a busy machine slows them alike; the figures
-are medians of CPU seconds. `replay` is the replay alone, `process` all of it (start, imports, reading the trace), RSS its
-largest size. The other programs need environments of their own: the first lines of `tests/recordings/record_vllm.py` say
-how to make vLLM's; Dynamo's replay is in the package `ai-dynamo-runtime`.
+Every case is run in processes of its own, those of one row in turn, so that a busy machine slows them alike; the
+figures are medians of CPU seconds. `replay` is the replay alone, `process` all of it (start, imports, reading the
+trace), RSS its largest size. The other programs need environments of their own: the head of
+`tests/recordings/record_vllm.py` says how to make vLLM's; Dynamo's replay is in the package `ai-dynamo-runtime`.
 """
 
 from __future__ import annotations
