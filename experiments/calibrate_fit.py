@@ -144,7 +144,8 @@ class _Search:
             (last - new_last) / end_to_end,
         )
         slopes = (early / ttft, (late - early) / between[:, None] / tpot, late / end_to_end)
-        return np.concatenate(residuals), np.concatenate(slopes)
+        expected, expected_slopes = self._terms.expected(values)
+        return np.concatenate((*residuals, expected)), np.concatenate((*slopes, expected_slopes))
 
 
 def _nonnegative_step(curvature: Float64, gradient: Float64, values: Float64) -> Float64:

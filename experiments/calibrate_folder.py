@@ -12,6 +12,7 @@ import numpy as np
 from ..traces.errors import InputError
 from ..traces.load import load_trace
 from .calibrate_recorded import Float64, Recorded, Ticks, in_order
+from .capacity_presets import read_preset
 
 _TIMES = ("arrival_s", "first_token_s", "last_token_s")
 _SCHEDULER = (
@@ -91,9 +92,25 @@ def _settings(path: Path) -> tuple[str, ...]:
     # max_model_len may be null: the model's own, which our default is long enough for.
     said = {**told, **(meta.get("scheduler_config") or {}), "max_model_len": told.get("max_model_len")}
     values = {f"scheduler.{name}": said.get(name) for name in _SCHEDULER}
+    values |= {
+        "model": _preset("models", said.get("model") or meta.get("model")),
+        "gpu": _preset("gpus", (meta.get("hardware") or {}).get("device_name")),
+        "tensor_parallel": told.get("tensor_parallel_size"),
+    }
     cache = meta.get("kv_cache") or {}
+    values["gpu_memory_utilization"] = cache.get("gpu_memory_utilization")
     values |= {f"allocator.{ours}": cache.get(theirs) for theirs, ours in _ALLOCATOR.items()}
     return tuple(f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None)
+
+
+def _preset(kind: str, name: str | None) -> str | None:
+    """The preset that goes by the recorded name, if there is one."""
+    if name is None:
+        return None
+    try:
+        return read_preset(kind, name, kind)[1]
+    except InputError:
+        return None
 
 
 def _ticks(path: Path, first_s: Float64, prompt_tokens: Float64) -> Ticks | None:

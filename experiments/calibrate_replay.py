@@ -27,6 +27,7 @@ STEP_COLUMNS = (
     "prefill_tokens",
     "decode_seqs",
     "context_tokens",
+    "decode_context",
     "prefills",
     "prefill_pairs",
     "prefill_window_pairs",
@@ -70,11 +71,14 @@ class _Observer:
         self.scheduler = scheduler
         prefill, decodes, context = scheduler.load(step)
         prefills = [chunk for chunk in step.chunks if chunk.tokens > 1]
+        behind = sum(chunk.computed + chunk.tokens for chunk in prefills)
         seen = sum(pairs(chunk.computed, chunk.tokens) for chunk in prefills)
         near = sum(window_pairs(chunk.computed, chunk.tokens, self._window) for chunk in prefills)
         waiting = len(scheduler.waiting)
         self._row[step.number] = len(self.steps)
-        self.steps.append((step.time_ns, waiting, prefill, decodes, context, len(prefills), seen, near))
+        self.steps.append(
+            (step.time_ns, waiting, prefill, decodes, context, context - behind, len(prefills), seen, near)
+        )
 
     def treated(self, step: Step[Any], now_ns: int) -> None:
         assert self.scheduler is not None
@@ -128,7 +132,8 @@ def replay_recorded(recorded: Recorded, settings: Settings) -> Replayed:
 def with_room(recorded: Recorded, settings: Settings) -> tuple[Settings, str | None]:
     """Return settings that have a capacity, and what was assumed for it where nothing gives one."""
     allocator = settings.allocator
-    if (allocator.num_blocks, allocator.num_slots, allocator.capacity_tokens) != (None, None, None):
+    given = (allocator.num_blocks, allocator.num_slots, allocator.capacity_tokens)
+    if given != (None, None, None) or (settings.model is not None and settings.gpu is not None):
         return with_capacity(settings, engine_capacity(settings)), None
     blocks = _room_for_all(recorded.trace, allocator.block_size)
     return with_capacity(settings, blocks), (

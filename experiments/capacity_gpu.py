@@ -23,6 +23,8 @@ class Gpu:
     """Operations a second without sparsity, by data type: bf16, fp8."""
     bandwidth_efficiency: float
     compute_efficiency: float
+    cache_efficiency: float
+    """Share of `bandwidth` at which decode attention reads the cache."""
     attention_efficiency: float
     """Share of `flops` that prefill attention reaches."""
     link: float
@@ -42,7 +44,8 @@ def load_gpu(name: str, key: str = "gpu") -> Gpu:
     if "bf16" not in flops:
         raise InputError(f"{place}: tflops: expected bf16, and fp8 where the GPU has it")
     shares = {
-        part: positive(efficiency, part, f"{place}: efficiency") for part in ("bandwidth", "compute", "attention")
+        part: positive(efficiency, part, f"{place}: efficiency")
+        for part in ("bandwidth", "cache", "compute", "attention")
     }
     for part, share in shares.items():
         if share > 1:
@@ -53,6 +56,7 @@ def load_gpu(name: str, key: str = "gpu") -> Gpu:
         bandwidth=positive(content, "bandwidth_gb_s", place) * 1e9,
         flops={dtype: positive(flops, dtype, f"{place}: tflops") * 1e12 for dtype in flops},
         bandwidth_efficiency=shares["bandwidth"],
+        cache_efficiency=shares["cache"],
         compute_efficiency=shares["compute"],
         attention_efficiency=shares["attention"],
         link=positive(content, "link_gb_s", place) * 1e9,

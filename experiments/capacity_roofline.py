@@ -29,6 +29,7 @@ def roofline_coefficients(model: Model, gpu: Gpu, deployment: Deployment) -> Roo
     n = deployment.tensor_parallel
     read = _SECOND_NS / (gpu.bandwidth * gpu.bandwidth_efficiency)
     dtype = "fp8" if model.bits <= 8 and "fp8" in gpu.flops else "bf16"
+    read_cache = _SECOND_NS / (gpu.bandwidth * gpu.cache_efficiency)
     multiply = _SECOND_NS / (gpu.flops[dtype] * gpu.compute_efficiency)
     attend = _SECOND_NS / (gpu.flops["bf16"] * gpu.attention_efficiency)
     full = model.windows.count(FULL)
@@ -44,10 +45,10 @@ def roofline_coefficients(model: Model, gpu: Gpu, deployment: Deployment) -> Roo
         head_ns=model.head_bytes / n * read,
         head_seq_ns=2 * model.head_parameters / n * _SECOND_NS / (gpu.flops["bf16"] * gpu.compute_efficiency),
         decode_seq_ns=0.0,
-        decode_context_ns=cached * full * read,
+        decode_context_ns=cached * full * read_cache,
         prefill_pair_ns=pair_flops * full * attend,
         window=max(model.windows),
-        window_context_ns=cached * windowed * read,
+        window_context_ns=cached * windowed * read_cache,
         window_pair_ns=pair_flops * windowed * attend,
         kernels_ns=float(_KERNELS_A_LAYER * _KERNEL_NS * model.layers),
         comm_ns=float(2 * model.layers * _ALL_REDUCE_NS if n > 1 else 0),

@@ -63,8 +63,8 @@ def explain_no_room(model: Model, gpu: Gpu, laid: Deployment) -> str:
     """Return why nothing is left for the cache, and what would help."""
     gib = 1 << 30
     return (
-        f"{model.name} leaves no room for the KV cache on {gpu.name}: {weight_bytes(model, laid) / gib:.1f} GiB of "
-        f"weights on each of {laid.gpus} GPUs with {gpu.memory_bytes / gib:.1f} GiB; "
+        f"{model.name} leaves no room for the KV cache on {gpu.name}: {weight_bytes(model, laid) / gib:.1f} of "
+        f"{gpu.memory_bytes / gib:.1f} GiB a GPU are weights (tensor_parallel {laid.tensor_parallel}); "
         "expected a larger GPU or a larger tensor_parallel"
     )
 

@@ -12,9 +12,12 @@ from typing import NoReturn
 from ..traces.errors import InputError
 
 COMMANDS = {
+    "calibrate": "fit the step time to a recorded run of a real engine",
+    "capacity": "bytes a token, blocks and concurrent requests for models and GPUs",
     "curve": "prefix-cache hit rate against KV capacity, for every capacity at once",
     "kernels": "run the kernels that use block tables on a replay's layout: validate, bench",
     "replay": "simulate one trace on one engine",
+    "verify": "hold a replay against a recorded run of a real engine",
     "trace": "describe, convert, generate, download and hash traces",
 }
 """Each is the module `NAME_command` beside this one, imported only when it runs."""

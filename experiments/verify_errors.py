@@ -34,11 +34,10 @@ def both_sides(
     """
     tokens = recorded.trace.output_tokens.astype(float)[rows]
     start = replayed.arrival_s if recorded.queued_s is None else replayed.queued_s
-    sides = (
-        (recorded.start_s, recorded.first_s, recorded.last_s),
-        (start, replayed.first_s, replayed.last_s),
-    )
-    real, simulated = (latencies(*(times[rows] for times in side), tokens) for side in sides)
+    times = (recorded.start_s, recorded.first_s, recorded.last_s)
+    real = latencies(*(column[rows] for column in times), output_tokens=tokens)
+    times = (start, replayed.first_s, replayed.last_s)
+    simulated = latencies(*(column[rows] for column in times), output_tokens=tokens)
     return _figures(real), _figures(simulated)
 
 
