@@ -246,7 +246,7 @@ def test_no_capacity_given(good: Path) -> None:
 
 def test_less_capacity_than_a_block(good: Path) -> None:
     done = kvreplay("replay", good, "--set", "allocator.capacity_tokens=15")
-    assert_wrong_input(done, "allocator.capacity_tokens", "15", "16")
+    assert_wrong_input(done, "allocator", "capacity", "15", "16")
 
 
 def test_a_block_size_that_does_not_go_with_the_trace_s(good: Path) -> None:
