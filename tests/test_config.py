@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from kvreplay.experiments.config import as_tree, load_settings, engine_capacity, to_yaml, with_capacity
+from kvreplay.experiments.config import as_tree, engine_capacity, load_settings, to_yaml, with_capacity
 from kvreplay.experiments.replay import replay
 from kvreplay.sim.settings import AllocatorSettings, LatencySettings, SchedulerSettings, Settings, SimSettings
 from kvreplay.traces import InputError, load_trace
