@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kvreplay.sim.latency_kinds import step_time
 from kvreplay.sim.request import PoolRequest
 from kvreplay.sim.roofline import RooflineStepTime, pairs, window_pairs
