@@ -58,7 +58,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _device(name: str) -> str:
     """The device to run on. Where it is a CPU, Triton is told so: it decides at import whether it interprets."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
@@ -102,7 +102,7 @@ def _validate(args: argparse.Namespace) -> int:
     options = Options(device=args.device, dtype=args.dtype, layout=args.kv_layout)
     if args.device == "cpu":
         # The tensors of a step are too small to share among threads.
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         torch.set_num_threads(1)
     with progress_bar("validating", quiet=args.quiet) as report:

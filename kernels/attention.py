@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 import torch
 from torch import Tensor
 

@@ -7,6 +7,8 @@ scheduled request, by an index from batch row to request slot.
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`; `triton.jit` says nothing to type checkers of launches.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false
 from typing import NamedTuple
 
 import torch

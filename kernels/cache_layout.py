@@ -6,6 +6,8 @@ A kernel addresses both layouts alike, as K and V of the logical shape
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +51,8 @@ class KVCache:
     @property
     def strides(self) -> tuple[int, int, int, int, int, int]:
         """Block, token and head strides of K and of V, in elements: what kernels are given."""
-        return *self.k.stride()[:3], *self.v.stride()[:3]
+        (k_block, k_token, k_head, _), (v_block, v_token, v_head, _) = self.k.stride(), self.v.stride()
+        return k_block, k_token, k_head, v_block, v_token, v_head
 
     def rows(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of K and V at `slots` (int64 [n]), each [n, num_kv_heads, head_size]. For references and checks."""

@@ -7,6 +7,8 @@ prints a table; `--json` one object a line. Triton must not be in interpreter mo
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 import argparse
 import json
 import re
@@ -110,7 +112,7 @@ def _cell(row: Resources | None) -> str:
 
 
 def _resource_usage(cubin: bytes) -> dict[str, int]:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    tool = Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -9,6 +9,8 @@ size 16, as -7.5 .. 7.5 in quarters: exact in fp32, fp16, bf16 and e4m3, never 0
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 from typing import NamedTuple
 
 import numpy as np

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -7,6 +7,8 @@ kernels are interpreted, the functions here widen or round by hand; for a GPU th
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`; `triton.jit` says nothing to type checkers of launches.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

@@ -10,6 +10,8 @@ prefix sum.
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`; `triton.jit` says nothing to type checkers of launches.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false
 import torch
 import triton
 import triton.language as tl

@@ -7,6 +7,8 @@ fills the card as many short ones do. The softmax is the online one (Milakov & G
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`; `triton.jit` says nothing to type checkers of launches.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false
 import math
 
 import torch
@@ -153,9 +155,12 @@ def reduce_kernel(
 
 
 def decode_tile(head_size: int, group: int, element_bytes: int) -> Tile:
-    """What one program takes: at most 64 KiB of K and V in flight."""
-    rows = min(max(next_power_of_2(group), 16), 64 if element_bytes == 2 else 16)
-    tokens = tokens_at_a_time(head_size, 64 if head_size * element_bytes <= 256 else 32)
+    """What one program takes: 16 rows at least, as matrix units do, and at most 32 KiB of K and of V at a time."""
+    if element_bytes == 4:
+        # No matrix units to feed: operands live in registers, which takes small tiles and many threads.
+        return Tile(16, tokens_at_a_time(head_size, 32), num_warps=8, num_stages=1)
+    tokens = tokens_at_a_time(head_size, 64 if head_size <= 128 else 32)
+    rows = min(max(next_power_of_2(group), 16), 64)
     return Tile(rows, tokens, num_warps=4, num_stages=2)
 
 

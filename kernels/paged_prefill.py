@@ -6,6 +6,8 @@ read alike. The loop over the KV length runs unmasked as far as every row sees e
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`; `triton.jit` says nothing to type checkers of launches.
+# pyright: reportMissingImports=false, reportCallIssue=false, reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false
 import math
 
 import torch
@@ -122,14 +124,17 @@ def prefill_kernel(
 
 
 def prefill_tile(head_size: int, element_bytes: int) -> Tile:
-    """What one program takes. In fp32 without matrix units, smaller tiles keep operands in registers."""
+    """What one program takes: chosen to spill nothing where the element type and block size are engines' defaults.
+
+    In fp32 there are no matrix units to feed, and operands live in registers: small tiles, many threads.
+    """
     if head_size < 64:
         return Tile(rows=32, tokens=tokens_at_a_time(head_size, 64), num_warps=4, num_stages=1)
     if element_bytes == 4:
-        return Tile(rows=16, tokens=32, num_warps=4, num_stages=1)
+        return Tile(rows=16, tokens=32 if head_size <= 128 else 16, num_warps=8, num_stages=1)
     if head_size <= 128:
         return Tile(rows=64, tokens=64, num_warps=4, num_stages=2)
-    return Tile(rows=64, tokens=32, num_warps=8, num_stages=2)
+    return Tile(rows=64, tokens=32, num_warps=8, num_stages=1)
 
 
 def paged_prefill(query: Tensor, cache: KVCache, step: StepMetadata, out: Tensor, scale: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 from torch import Tensor
 
 from .block_table import RowWrites, append_rows, append_rows_reference

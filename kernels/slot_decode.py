@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 from torch import Tensor
 
 from .cache_layout import slot_cache

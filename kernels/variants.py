@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +91,7 @@ def _tables() -> Iterator[Variant]:
         yield Variant(
             operation, f"ids {width}", append_rows_kernel, types | {"values": f"*{width}"}, {"BLOCK": 1024}, _SMALL
         )
-    types = dict.fromkeys(("table", "index", "counts", "out"), "*i32")
+    types = {"table": "*i32", "index": "*i32", "counts": "*i32", "out": "*i32"}
     yield Variant("gather rows", "", gather_rows_kernel, types, {"BLOCK": 1024}, _SMALL)
 
 
@@ -110,7 +112,7 @@ def _slots() -> Iterator[Variant]:
 
 
 def _pages() -> Iterator[Variant]:
-    types = dict.fromkeys(("prefix_lens", "seq_lens", "last_slots", "free_pages", "out"), "*i64")
+    types: dict[str, str] = dict.fromkeys(("prefix_lens", "seq_lens", "last_slots", "free_pages", "out"), "*i64")
     for page_size in BLOCK_SIZES:
         for operation, kernel in (("alloc_extend", alloc_extend_kernel), ("alloc_decode", alloc_decode_kernel)):
             meta = {"PAGE_SIZE": page_size, "BLOCK": 256}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# torch and triton come with the extra `kernels`.
+# pyright: reportMissingImports=false
 from collections.abc import Iterable
 from dataclasses import dataclass
 
