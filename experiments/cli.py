@@ -14,6 +14,7 @@ from ..traces.errors import InputError
 COMMANDS = {
     "calibrate": "fit the step time to a recorded run of a real engine",
     "capacity": "bytes a token, blocks and concurrent requests for models and GPUs",
+    "compare": "simulate one trace on several setups, side by side",
     "curve": "prefix-cache hit rate against KV capacity, for every capacity at once",
     "kernels": "run the kernels that use block tables on a replay's layout: validate, bench",
     "replay": "simulate one trace on one engine",
@@ -37,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print(
+            "error: not enough memory here for this trace and this capacity; make one of them smaller", file=sys.stderr
+        )
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

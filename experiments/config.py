@@ -11,9 +11,10 @@ from typing import Any, cast, get_args, get_type_hints
 from ..sim.settings import AllocatorSettings, RooflineSettings, SchedulerSettings, Settings, SglangSettings
 from ..traces.errors import InputError
 
+_SLOTS = ("token_slots", "paged_slots")
 _CHOICES = {
     "engine": ("vllm", "sglang"),
-    "allocator.kind": ("block_pool", "token_slots", "paged_slots"),
+    "allocator.kind": ("block_pool", *_SLOTS),
     "scheduler.schedule_policy": ("fcfs", "lpm"),
     "scheduler.radix_eviction_policy": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru", "tlru"),
     "scheduler.policy": ("fcfs", "priority"),
@@ -48,6 +49,20 @@ _AT_LEAST = {
 }
 
 
+_AT_MOST = {
+    "allocator.num_blocks": 1_000_000_000,
+    "allocator.num_slots": 1_000_000_000,
+    "allocator.capacity_tokens": 1_000_000_000_000,
+    "scheduler.watermark": 1.0,
+    "scheduler.schedule_conservativeness": 1_000.0,
+    **dict.fromkeys(
+        (f"latency.{name}" for name in ("base_ns", "prefill_token_ns", "decode_seq_ns", "context_token_ns")),
+        1_000_000_000_000,
+    ),
+}
+"""Far beyond anything real, and such that no sum overflows."""
+
+
 def load_settings(file: str | None, assignments: Iterable[str], base: Settings | None = None) -> Settings:
     """Return the settings of a YAML file with `key.path=value` assignments on top, checked.
 
@@ -59,30 +74,60 @@ def load_settings(file: str | None, assignments: Iterable[str], base: Settings |
     Raises:
         InputError: a file that cannot be read, an unknown key, a value of the wrong type or out of range.
     """
-    trees = [] if file is None else [(_read_yaml(file), file)]
-    trees += [_assignment(assignment) for assignment in assignments]
+    trees = [] if file is None else [(read_yaml(file), file)]
+    trees += [assignment_tree(assignment) for assignment in assignments]
+    return settings_from(trees, base)
+
+
+def settings_from(trees: list[tuple[Any, str]], base: Settings | None = None, *, any_engine: bool = False) -> Settings:
+    """Return the settings of several configurations, each on top of those before it, checked.
+
+    Args:
+        trees: nested keys and values as in a file, each with its place for messages.
+        base: what holds where none says otherwise.
+        any_engine: whether keys of the other engine's scheduler are passed over; they are errors if not.
+
+    Raises:
+        InputError: an unknown key, a value of the wrong type or out of range.
+    """
     settings = base or _defaults(_engine(trees))
     automatic = False
     for tree, place in trees:
         tree, automatic = _take_auto(_one_name(tree), automatic)
+        if any_engine:
+            tree = _without_others(tree, settings.engine)
         settings = _merge(settings, tree, "", place, settings.engine)
     if automatic:
         from .capacity_settings import with_preferred_block_size
 
         settings = with_preferred_block_size(settings)
-    return _with_kind(_one_capacity(settings, trees), trees)
+    return _one_capacity(_with_kind(settings, trees), trees)
 
 
-def _assignment(assignment: str) -> tuple[Any, str]:
-    """A `key.path=value` as a tree, and its place for messages."""
+def _without_others(tree: Any, engine: str) -> Any:
+    """The tree without what only the other engine's scheduler has."""
+    section = tree.get("scheduler") if isinstance(tree, Mapping) else None
+    if not isinstance(section, Mapping):
+        return tree
+    own = {field.name for field in fields(_defaults(engine).scheduler)}
+    kept = {key: value for key, value in section.items() if key in own or _owner(f"scheduler.{key}") is None}
+    return {**tree, "scheduler": kept}
+
+
+def assignment_tree(assignment: str) -> tuple[Any, str]:
+    """Return a `key.path=value` as nested keys and values, and its place for messages."""
     key, sign, text = assignment.partition("=")
     place = f"--set {assignment}"
     if not sign or not key:
         raise InputError(f"{place}: expected key.path=value, such as allocator.num_blocks=60000")
-    tree: Any = _parse_yaml(text, place)
+    return nested(key, _parse_yaml(text, place)), place
+
+
+def nested(key: str, value: Any) -> Any:
+    """Return `value` under the dotted path `key`, as a file would have it."""
     for part in reversed(key.split(".")):
-        tree = {part: tree}
-    return tree, place
+        value = {part: value}
+    return value
 
 
 def _engine(trees: list[tuple[Any, str]]) -> str:
@@ -141,18 +186,27 @@ def _one_capacity(settings: Settings, trees: list[tuple[Any, str]]) -> Settings:
 
 
 def _with_kind(settings: Settings, trees: list[tuple[Any, str]]) -> Settings:
-    """Settle the allocator's kind, by engine and page size where it is not given."""
-    own = "block_pool"
-    if settings.engine == "sglang":
-        own = "token_slots" if settings.allocator.block_size == 1 else "paged_slots"
+    """Settle the allocator's kind, by engine and page size where it is not given, and the kind's own block size."""
+    allocator, engine = settings.allocator, settings.engine
     if not _given(trees, "kind"):
-        return replace(settings, allocator=replace(settings.allocator, kind=own))
-    if settings.allocator.kind != own:
-        raise InputError(
-            f"allocator.kind: {settings.allocator.kind} does not go with engine {settings.engine} and blocks of "
-            f"{settings.allocator.block_size} tokens; expected {own}"
-        )
-    return settings
+        return replace(settings, allocator=replace(allocator, kind=_own_kind(settings)))
+    kind, size, default = allocator.kind, allocator.block_size, _defaults(engine).allocator.block_size
+    if size == default and not _given(trees, "block_size", "page_size") and kind != "paged_slots":
+        size = 1 if kind == "token_slots" else AllocatorSettings().block_size
+    if kind in _SLOTS and (kind == "token_slots") != (size == 1):
+        other = _SLOTS[kind == "token_slots"]
+        raise InputError(f"allocator.kind: {kind} does not go with pages of {size} tokens; expected {other}")
+    return replace(settings, allocator=replace(allocator, block_size=size))
+
+
+def _own_kind(settings: Settings) -> str:
+    """The allocator that an engine ships."""
+    return _SLOTS[settings.allocator.block_size > 1] if settings.engine == "sglang" else "block_pool"
+
+
+def exact(settings: Settings) -> bool:
+    """Whether an engine is simulated as it is: its scheduler with its own allocator."""
+    return settings.allocator.kind == _own_kind(settings)
 
 
 def engine_capacity(settings: Settings, default_tokens: int | None = None) -> int:
@@ -217,7 +271,12 @@ def to_yaml(settings: Settings) -> str:
     return yaml.safe_dump(as_tree(settings), sort_keys=False)
 
 
-def _read_yaml(file: str) -> Any:
+def read_yaml(file: str) -> Any:
+    """Return the content of a YAML file.
+
+    Raises:
+        InputError: it cannot be read, or is not YAML; the message names the line.
+    """
     try:
         text = Path(file).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -231,12 +290,28 @@ def _parse_yaml(text: str, place: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _unique_keys())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InputError(f"{place}{line}: not valid YAML: {problem}") from None
+
+
+def _unique_keys() -> Any:
+    """A safe YAML loader that refuses a key given twice, of which the last would silently win."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value} is given twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _merge(settings: Any, tree: Any, path: str, place: str, engine: str) -> Any:
@@ -293,12 +368,20 @@ def _checked(key: str, value: Any, hint: Any, place: str) -> Any:
     kinds = get_args(hint) or (hint,)
     if value is None and type(None) in kinds:
         return None
-    if float in kinds and int not in kinds and type(value) is int:
-        value = float(value)
+    if float in kinds and int not in kinds and type(value) in (int, str):
+        value = _as_float(value)
     # bool is a subclass of int, hence no isinstance.
     if type(value) not in kinds or not _in_range(key, value):
         raise InputError(f"{place}: {key}: expected {_describe(key, cast(type, kinds[0]))}, got {value!r}")
     return value
+
+
+def _as_float(value: Any) -> Any:
+    """A whole number, or one such as 1e-9, which YAML takes for text, as a float; anything else as it is."""
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return value
 
 
 def _in_range(key: str, value: Any) -> bool:
@@ -310,6 +393,8 @@ def _in_range(key: str, value: Any) -> bool:
         return 0 < value <= 1
     if key == "requests.max_new_tokens":
         return value == "recorded" if isinstance(value, str) else value >= 1
+    if key in _AT_MOST and not value <= _AT_MOST[key]:
+        return False
     return key not in _AT_LEAST or bool(value >= _AT_LEAST[key])
 
 
@@ -323,4 +408,6 @@ def _describe(key: str, kind: type) -> str:
     if key == "requests.max_new_tokens":
         return "recorded or a whole number of at least 1"
     noun = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]
+    if key in _AT_MOST:
+        return f"{noun} from {_AT_LEAST[key]} to {_AT_MOST[key]}"
     return f"{noun} of at least {_AT_LEAST[key]}" if key in _AT_LEAST else noun

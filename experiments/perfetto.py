@@ -27,11 +27,14 @@ class PerfettoTrace:
         self._cut_ns: int | None = None
         self._since: dict[int, tuple[str, int]] = {}
         """By request: what it is doing, and since when (ns)."""
+        self._busy_until: dict[int, int] = {}
+        """By request that prefills or has: the end of its last chunk (ns)."""
 
     def scheduled(self, step: Step, scheduler: Scheduler) -> None:
         """Note who was admitted, preempted or prefilled."""
         for request in step.preempted:
-            self._turn(request.index, "preempted", step.time_ns)
+            # Under asynchronous scheduling a chunk of it may still be running.
+            self._turn(request.index, "preempted", max(step.time_ns, self._busy_until.pop(request.index, 0)))
         start = step.end_ns - step.duration_ns
         for request, computed, tokens, first_new in step.chunks:
             if request.index not in self._since:
@@ -42,6 +45,7 @@ class PerfettoTrace:
             if doing != "decode":
                 args = {"tokens": tokens, "computed": computed}
                 self._span(request.index, "prefill", start, step.end_ns, args)
+                self._busy_until[request.index] = step.end_ns
             if request.computed == request.known and doing != "decode":
                 self._turn(request.index, "decode", step.end_ns)
 
@@ -49,6 +53,7 @@ class PerfettoTrace:
         """Note who ended."""
         for request in step.finishing:
             self._turn(request.index, None, now_ns)
+            self._busy_until.pop(request.index, None)
 
     def _turn(self, request: int, doing: str | None, now_ns: int) -> None:
         """End what the request was doing, and begin something else."""

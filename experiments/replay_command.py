@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from ..traces.errors import InputError
 from .config import load_settings
 from .progress import progress_bar
 from .table import summary_table
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from .replay import replay
 
+    if args.json and "-" in (args.layout_log, args.perfetto):
+        raise InputError("--json: stdout holds the summary; give --layout-log and --perfetto a file")
     settings = load_settings(args.config, args.assignments)
     trace = trace_from_args(args)
     with progress_bar("replaying", quiet=args.quiet) as report:

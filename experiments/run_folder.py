@@ -25,6 +25,8 @@ def make_folder(path: str) -> Path:
     Raises:
         InputError: it cannot be made, or is a file.
     """
+    if not path:
+        raise InputError("--out: expected the name of a folder, got an empty one")
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import simpy
 from simpy.events import Event, EventPriority
 
+from ..traces.errors import InputError
 from .latency import StepTime
 from .meter import Meter
 from .request import Request
@@ -23,6 +24,15 @@ _LAST = EventPriority(2)
 
 _MOST_STEPS = 4096
 """Steps done in one go at most: keeps the products in the meter within 64 bits."""
+
+
+_MOST_FRUITLESS = 10_000
+"""Preempting steps without a token in between, after which requests are taken to preempt each other for ever."""
+
+_STUCK = (
+    "the engine makes no progress from {0:.3f} s on: request {1} and others preempt each other for ever, as vLLM's own "
+    "scheduler would; give it more blocks, or set scheduler.scheduler_reserve_full_isl=true"
+)
 
 
 class StepListener(Protocol):
@@ -103,6 +113,8 @@ class Engine:
         self._in_flight: Step[Any] | None = None
         """The step that runs while the next one is scheduled (asynchronous scheduling)."""
         self._device_free_ns = 0
+        self._fruitless = 0
+        """Steps with preemptions since the last that brought a token."""
         self._evicted = 0
         """Blocks evicted up to the last step."""
         self._unsettled = False
@@ -169,6 +181,12 @@ class Engine:
         # What a pass evicts that launches nothing counts for the next step.
         self._evicted = scheduler.evicted
         scheduler.complete(step)
+        if step.decodes or step.brings:
+            self._fruitless = 0
+        elif step.preempted:
+            self._fruitless += 1
+            if self._fruitless > _MOST_FRUITLESS:
+                raise InputError(_STUCK.format(now / 1e9, step.preempted[0].index))
         if self.sampler is not None and now >= self.sampler.due_ns:
             self.sampler.sample(now, scheduler)
         return step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .request import PoolRequest
+from .request import UNSEEN, PoolRequest
 from .step import Chunk, Step
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class _Pass:
         scheduler.prefilling = [request for request in scheduler.prefilling if request.running]
         for request in scheduler.prefilling:
             if request.order not in self._scheduled:
-                # Not scheduled, so the token that was in flight has arrived by the next step.
+                # Not scheduled, so the token that was in flight has arrived by the next step, and its end is later.
                 request.pending = 0
+                request.finish_step = UNSEEN
 
     def _schedule(self, request: PoolRequest) -> bool:
         """Schedule `request`, preempting others for its blocks; False where it was itself preempted."""

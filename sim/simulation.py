@@ -11,7 +11,9 @@ import simpy
 from simpy.events import Event
 
 from ..allocators.block_pool import BlockPool
+from ..traces.errors import InputError
 from ..traces.trace import Trace
+from .crossing import make_setup
 from .engine import Engine
 from .evictions import EvictionSink
 from .latency import StepTime
@@ -19,7 +21,9 @@ from .latency_kinds import step_time
 from .meter import Meter
 from .records import RequestRecords
 from .settings import Settings
-from .setup import VllmSetup, make_setup
+from .setup import VllmSetup
+
+_LATEST_NS = 100 * 366 * 24 * 3600 * 10**9
 
 
 @dataclass(frozen=True)
@@ -145,5 +149,9 @@ class Simulation:
 
 def _scaled(trace: Trace, scale: float) -> memoryview:
     """Return the arrivals in ns, divided by `scale`; as a memoryview, so that they need no Python object each."""
-    arrivals = trace.arrival_ns if scale == 1.0 else (trace.arrival_ns / scale).astype(np.int64)
-    return arrivals.data
+    if scale == 1.0:
+        return trace.arrival_ns.data
+    arrivals = trace.arrival_ns / scale
+    if arrivals.max(initial=0) > _LATEST_NS:
+        raise InputError(f"arrivals.scale: {scale} puts arrivals beyond a century; expected a larger number")
+    return arrivals.astype(np.int64).data

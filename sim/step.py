@@ -42,6 +42,8 @@ class Step(Generic[R]):
     finishing: list[R] = field(default_factory=list)
     """Requests whose last token the result brings, in the order of scheduling."""
 
+    brings: int = 0
+    """Requests, besides the decoding ones, of which the result brings a token."""
     evicted: int = 0
     """Cached blocks whose content its scheduling dropped (set for listeners)."""
     free: int = 0

@@ -301,6 +301,7 @@ class VllmScheduler:
 
     def _caught_up(self, step: Step[PoolRequest], request: PoolRequest) -> None:
         """All known tokens of `request` are computed by `step`, which therefore brings a new one."""
+        step.brings += 1
         if request.ending:
             return
         if request.known == request.prompt:
@@ -324,7 +325,7 @@ class VllmScheduler:
                 step.finishing.append(request)
                 if not self._overruns(request):
                     if request.decoding:
-                        self.eager.flush(step.number, order)
+                        self.eager.flush(step.number, order + 1)
                         self.decoding.leave(request, step.number + 1)
                     request.draining = True
                     request.pending = int(self.settings.async_scheduling)
