@@ -112,6 +112,7 @@ class Batch:
         moved: writes that replace ids of rows before it (a prefix cache that exchanged equal slots).
         writes: the ids that its tokens need.
         entries: in the engine's order.
+        outside: (request, id) of ids that are never handed out, or do not exist; others stand in for them.
     """
 
     first_step: int
@@ -121,6 +122,7 @@ class Batch:
     moved: list[Write] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     entries: dict[int, Entry] = field(default_factory=dict)
+    outside: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -187,7 +189,7 @@ class StepReader:
                 # It has left since.
                 continue
             live = self._live.get(request) or self._admit(request)
-            ids = _expand(runs)
+            ids = self._inside(batch, request, _expand(runs))
             live.write(start, ids)
             batch.moved.append(Write(live.row, start, ids))
         for entry in scheduled:
@@ -240,7 +242,7 @@ class StepReader:
             live = live or self._admit(request)
             hits = computed
         if new:
-            ids = self._ids(request, new)
+            ids = self._inside(batch, request, self._ids(request, new))
             # Slots are handed out to the tokens of the step; blocks follow those that are there.
             start = computed if self._geometry.slots else live.count
             live.write(start, ids)
@@ -256,6 +258,14 @@ class StepReader:
             batch.entries[request] = Entry(live, computed, tokens, hits)
         else:
             known.tokens += tokens
+
+    def _inside(self, batch: Batch, request: int, ids: Int64) -> Int64:
+        """`ids`, with those that cannot be noted in the batch and replaced by the nearest that can."""
+        least, most = self._geometry.reserved, self._geometry.num_blocks - 1
+        if len(ids) and (ids.min() < least or ids.max() > most):
+            batch.outside += [(request, int(wrong)) for wrong in ids[(ids < least) | (ids > most)]]
+            return ids.clip(least, most)
+        return ids
 
     def _ids(self, request: int, new: list[Any]) -> Int64:
         if self._geometry.slots:

@@ -17,7 +17,7 @@ from .simulated import geometry_of, lengths_of, simulate
 from .steps import StepReader
 from .validator import Options, Validator
 
-_SAMPLES = {"cpu": 100, "cuda": 3000}
+_SAMPLES = {"cpu": 60, "cuda": 3000}
 """Steps looked at closely by default, about: interpreted kernels take some tenths of a second a step."""
 
 

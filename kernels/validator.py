@@ -87,6 +87,9 @@ class Validator:
             return
         findings.batches += 1
         findings.steps_checked += batch.sampled
+        for request, wrong in batch.outside:
+            text = f"id {wrong} was given out, which is reserved or does not exist"
+            findings.add(Difference("range", step, request, -1, -1, wrong, text))
         entries = list(batch.entries.values())
         self._append(step, batch.moved, batch.sampled, ops)
         self._append(step, batch.writes, batch.sampled, ops)

@@ -21,7 +21,7 @@ from kvreplay.kernels.cache_layout import KVCache, KVCacheLayout  # noqa: E402
 from kvreplay.kernels.metadata import StepMetadata  # noqa: E402
 from kvreplay.kernels.write_kv import write_kv_reference  # noqa: E402
 
-# Small tensors, and other tests beside these on the same cores: threads that wait for each other cost, and gain nothing.
+# Small tensors, and other tests beside these on the same cores: threads that wait for each other only cost.
 torch.set_num_threads(1)
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,8 +90,8 @@ def kinds(found):
 
 
 def admission_beside_another(lines, more_than):
-    """The new ids of the first request that is admitted while another, which goes on, holds blocks; and one of these."""
-    for before, line in zip(lines, lines[1:], strict=False):
+    """The new ids of the first request that is admitted while another, which goes on, got blocks; and one of these."""
+    for before, line in pairwise(lines):
         running = {entry[0] for entry in line["scheduled"] if entry[1]}
         for entry in line["scheduled"]:
             if entry[1] == 0 and len(entry[3]) > more_than:
@@ -206,6 +207,72 @@ def test_wrong_attention_is_seen(check, lines):
     assert kinds(found) == {"attention": kinds(found)["attention"]}
 
 
+# -- SGLang
+
+
+@pytest.fixture(scope="module", params=[1, 16])
+def slotted(request, trace):
+    """A crowd on so few slots that requests are retracted and leaves evicted; lines, settings and slots."""
+    assignments = [f"allocator.page_size={request.param}", "arrivals.scale=60", "latency.base_ns=20000000"]
+    settings = load_settings(None, ["engine=sglang", "scheduler.schedule_conservativeness=0.1", *assignments])
+    slots = 3040
+    found = []
+    simulate(trace, settings, slots, found.append)
+    assert any(line["preempted"] for line in found)
+    assert any(line["evicted"] for line in found)
+    assert any(line["rows"] for line in found)
+    return found, settings, slots
+
+
+@pytest.fixture
+def check_slots(trace, slotted):
+    _, settings, slots = slotted
+
+    def run(lines, kernels: Ops = TRITON, every: int = 2000):
+        geometry = geometry_of(trace, settings, slots)
+        validator = Validator(geometry, Options(), kernels)
+        reader = StepReader(geometry, TokenIdentity(trace), lengths_of(trace), every, validator.run)
+        for line in lines:
+            reader.feed(line)
+        reader.close()
+        return validator.finish()
+
+    return run
+
+
+def test_slots_with_retractions_and_evictions_pass(check_slots, slotted):
+    found = check_slots(slotted[0])
+    assert found["ok"], found["first_differences"]
+    assert found["tokens_written"] == sum(entry[2] for line in slotted[0] for entry in line["scheduled"])
+    assert found["prefix_tokens_checked"] > 0
+
+
+def test_a_wrong_slot_of_a_prefix_hit_is_seen(check_slots, slotted):
+    """The row of a request that hits is shifted by one slot: it reads what others wrote."""
+    broken = copy.deepcopy(slotted[0])
+    first = next(line for line in broken if line["rows"] and line["step"] > 10)
+    first["rows"][0][2][0][0] += 1
+    assert kinds(check_slots(broken))["fingerprint"] > 0
+
+
+def test_a_layout_without_rows_cannot_be_followed(check_slots, slotted):
+    """Without the slots of its hits, what a request reads is nobody's."""
+    bare = [{key: value for key, value in line.items() if key != "rows"} for line in slotted[0]]
+    assert not check_slots(bare)["ok"]
+
+
+def test_a_wrong_allocation_is_seen(check_slots, slotted):
+    lines, settings, _ = slotted
+    if settings.allocator.block_size == 1:
+        pytest.skip("slots one by one need no rule")
+
+    def greedy(prefix_lens, seq_lens, last_slots, free_pages, out, page_size):
+        TORCH.alloc_extend(prefix_lens, seq_lens, last_slots, free_pages.flip(0), out, page_size)
+
+    found = check_slots(lines[:3], kernels=replace(TRITON, alloc_extend=greedy), every=1)
+    assert kinds(found)["allocation"] > 0
+
+
 # -- fingerprints
 
 
@@ -261,7 +328,7 @@ def test_command_prints_a_table_and_writes_its_folder(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["sample", "--every", "0"], "--every: expected a number of steps of at least 1, got 0"),
+        (["sample", "--every", "-1"], "--every: expected a number of steps of at least 1, got -1"),
         (["nowhere.jsonl"], "nowhere.jsonl"),
         (["sample", "--set", "allocator.blocksize=16"], "did you mean allocator.block_size"),
     ],
