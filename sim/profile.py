@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +31,18 @@ class Curve:
         return max(self.times[index] + (place - self.places[index]) * self.slopes[index], 0.0)
 
     def at_all(self, places: Float64) -> Float64:
-        """Return the times at many places, to the last bit those of `at`."""
-        index = np.maximum(np.searchsorted(self.places, places, side="right") - 1, 0)
-        known, times, slopes = (np.array(values) for values in (self.places, self.times, self.slopes))
+        """Return the times at many places, which do not fall; to the last bit those of `at`."""
+        first = max(bisect_right(self.places, places[0]) - 1, 0)
+        if max(bisect_right(self.places, places[-1]) - 1, 0) == first:
+            # All on one stretch, as they mostly are.
+            return np.maximum(self.times[first] + (places - self.places[first]) * self.slopes[first], 0.0)
+        known, times, slopes = self._arrays
+        index = np.maximum(np.searchsorted(known, places, side="right") - 1, 0)
         return np.maximum(times[index] + (places - known[index]) * slopes[index], 0.0)
+
+    @cached_property
+    def _arrays(self) -> tuple[Float64, Float64, Float64]:
+        return np.array(self.places), np.array(self.times), np.array(self.slopes)
 
 
 def curve(places: Sequence[float], times: Sequence[float]) -> Curve:
@@ -52,18 +61,24 @@ class Grid:
 
     def at(self, first: float, second: float) -> float:
         """Return the time at (first, second), linear in both."""
-        return self.across(first).at(second)
+        low, high, share = self._around(first)
+        below = low.at(second)
+        return max(below + share * (high.at(second) - below), 0.0)
 
     def across(self, first: float) -> Curve:
         """Return the curve over the second quantity at `first`."""
-        index = min(max(bisect_right(self.places, first) - 1, 0), max(len(self.places) - 2, 0))
-        low = self.curves[index]
-        if len(self.places) == 1:
-            return low
-        high = self.curves[index + 1]
-        share = (first - self.places[index]) / (self.places[index + 1] - self.places[index])
+        low, high, share = self._around(first)
         times = [a + share * (b - a) for a, b in zip(low.times, high.times, strict=True)]
         return curve(low.places, times)
+
+    def _around(self, first: float) -> tuple[Curve, Curve, float]:
+        """Return the curves on both sides of `first` (the last two beyond them), and how far it is from one to the
+        other."""
+        if len(self.places) == 1:
+            return self.curves[0], self.curves[0], 0.0
+        index = min(max(bisect_right(self.places, first) - 1, 0), len(self.places) - 2)
+        share = (first - self.places[index]) / (self.places[index + 1] - self.places[index])
+        return self.curves[index], self.curves[index + 1], share
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,7 @@ class ProfileStepTime:
         self._host = host_ns
         self._hidden = hidden
         self._decode: dict[int, Curve] = {}
+        self._dense: dict[int, float] = {}
 
     def step(self, prefill_tokens: int, decode_seqs: int, context_tokens: int, chunks: Sequence[Chunk] = ()) -> int:
         if not (prefill_tokens or decode_seqs):
@@ -99,18 +115,26 @@ class ProfileStepTime:
             if chunk.tokens > 1:
                 behind += chunk.computed + chunk.tokens
                 attention += 0.0 if prefill is None else prefill.at(chunk.tokens, chunk.computed)
-        fixed = self._table.dense.at(prefill_tokens + decode_seqs) + attention
+        fixed = self._dense_at(prefill_tokens + decode_seqs) + attention
         if decode_seqs and self._table.decode is not None:
             fixed += self._across(decode_seqs).at((context_tokens - behind) / decode_seqs)
         return round(max(fixed, self._host) if self._hidden else fixed + self._host)
 
     def decode_steps(self, decode_seqs: int, context_tokens: int, count: int) -> Int64:
-        times = np.full(count, self._table.dense.at(decode_seqs) + 0.0)
-        if self._table.decode is not None:
+        dense = self._dense_at(decode_seqs)
+        if self._table.decode is None:
+            times = np.full(count, dense)
+        else:
             contexts = (context_tokens + decode_seqs * np.arange(1, count + 1)) / decode_seqs
-            times = times + self._across(decode_seqs).at_all(contexts)
+            times = dense + self._across(decode_seqs).at_all(contexts)
         times = np.maximum(times, self._host) if self._hidden else times + self._host
         return np.rint(times).astype(np.int64)
+
+    def _dense_at(self, tokens: int) -> float:
+        known = self._dense.get(tokens)
+        if known is None:
+            known = self._dense[tokens] = self._table.dense.at(tokens)
+        return known
 
     def _across(self, decode_seqs: int) -> Curve:
         known = self._decode.get(decode_seqs)
