@@ -33,6 +33,41 @@ class Observer(Protocol):
         ...
 
 
+class BlockSource(Protocol):
+    """Blocks to be had, whoever keeps them: what a scheduler needs to know of any allocator.
+
+    The members are those of `BlockAllocator`.
+    """
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def free(self) -> int: ...
+
+    @property
+    def ready(self) -> int: ...
+
+    @property
+    def cached(self) -> int: ...
+
+    @property
+    def used(self) -> int: ...
+
+    @property
+    def evicted(self) -> int: ...
+
+    @property
+    def releases(self) -> int: ...
+
+    def holds(self, node: int) -> bool: ...
+
+    def take(self, count: int) -> Int64: ...
+
+
 class BlockAllocator(ABC):
     """Blocks of `block_size` tokens: handed out, shared by prefix, given back, evicted.
 
@@ -55,6 +90,11 @@ class BlockAllocator(ABC):
     releases: int = 0
     """Calls that may have made blocks free so far; unchanged means that nothing was."""
     observer: Observer | None = None
+
+    @property
+    def ready(self) -> int:
+        """Blocks in the free list, which are the same ones in whatever portions they are taken. Changes nothing."""
+        return self.free
 
     @property
     def used(self) -> int:

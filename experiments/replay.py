@@ -15,7 +15,7 @@ from ..sim.summary import summarize
 from ..sim.timeline import Timeline
 from ..traces.output import whole_file
 from ..traces.trace import Trace
-from .config import as_tree, engine_capacity, to_yaml, with_capacity
+from .config import as_tree, engine_capacity, exact, to_yaml, with_capacity
 from .eviction_file import EvictionFile
 from .latency_source import with_step_time
 from .perfetto import PerfettoTrace
@@ -23,6 +23,8 @@ from .run_folder import make_folder, write_run_folder
 
 BUILTIN_CAPACITY_TOKENS = {"sample": 16_000}
 """KV-cache capacity of the traces that come with one: enough to run, too little to keep everything."""
+
+_CROSSED = "{allocator} under the scheduler of {engine}, which does not ship it: no engine's exact behaviour"
 
 
 def replay(
@@ -89,6 +91,8 @@ def _timeline(simulation: Simulation) -> Timeline:
 def _summary(trace: Trace, settings: Settings, result: Result, times: dict[str, float]) -> dict[str, Any]:
     figures = summarize(result, trace.prompt_tokens)
     head = {"engine": settings.engine, "allocator": settings.allocator.kind, "trace": trace.name}
+    if not exact(settings):
+        head |= {"exact": False, "note": _CROSSED.format(**head)}
     # The times come where the reader looks for them: behind the simulated time.
     before = ("requests", "completed", "rejected", "simulated_s")
     first = {key: figures.pop(key) for key in before}

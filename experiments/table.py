@@ -15,7 +15,8 @@ _PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 def summary_table(summary: dict[str, Any]) -> str:
     """Return the summary as lines of text."""
-    lines = [f"{summary['trace']} on {summary['engine']} ({summary['allocator']})", ""]
+    lines = [f"{summary['trace']} on {summary['engine']} ({summary['allocator']})"]
+    lines += [summary["note"], ""] if "note" in summary else [""]
     rows = _counts(summary)
     width = max(len(name) for name, _ in rows)
     lines += [f"  {name:<{width}}  {text}" for name, text in rows]

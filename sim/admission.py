@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .holdings import NOTHING
 from .request import PoolRequest
 from .step import Chunk, Step
+from .vllm_memory import NOTHING
 
 if TYPE_CHECKING:
     from .vllm_scheduler import VllmScheduler
@@ -66,7 +66,7 @@ class Admission:
         needed = -(-(computed + tokens) // size) - len(hits)
         must_fit = -(-request.known // size) - len(hits) if self._whole_prompt else needed
         # Matched blocks that nobody uses count as free until they are touched.
-        idle = self._allocator.idle(hits) if len(hits) else NOTHING
+        idle = holdings.idle(hits) if len(hits) else NOTHING
         must_fit += int(np.count_nonzero(idle))
         if self._scheduler.running:
             must_fit += self._watermark

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from .holdings import Holdings
 from .request import PoolRequest
+from .vllm_memory import VllmMemory
 
 
 class EagerRegistration:
@@ -19,7 +19,7 @@ class EagerRegistration:
     the block's last token is known.
     """
 
-    def __init__(self, holdings: Holdings, async_scheduling: bool) -> None:
+    def __init__(self, holdings: VllmMemory, async_scheduling: bool) -> None:
         self._holdings = holdings
         self._block_size = holdings.block_size
         self._delay = int(async_scheduling)

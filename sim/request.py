@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
 import numpy.typing as npt
 
-from ..allocators.radix_tree import Node
 from ..traces.blocks import BlockNodes
 from ..traces.sequences import TokenSequence
 
@@ -98,7 +99,34 @@ class Request:
             self.lost_tokens += max(self.lost_pending - cached, 0)
 
 
-class PoolRequest(Request):
+class BlockNodesOfRequest:
+    """The part of a request by which a pool of blocks knows its prefixes."""
+
+    __slots__ = ()
+    index: int
+    nodes: Int64 | None
+    """Nodes of its first `shared` blocks; block k behind them has node `private_base + k`."""
+    shared: int
+    private_base: int
+
+    def nodes_between(self, start: int, stop: int) -> Int64:
+        """Return the nodes of its blocks `start` to `stop - 1`, int64 [stop - start]."""
+        shared = self.shared
+        if start >= shared:
+            return np.arange(self.private_base + start, self.private_base + stop)
+        assert self.nodes is not None
+        if stop <= shared:
+            return self.nodes[start:stop]
+        return np.concatenate((self.nodes[start:], np.arange(self.private_base + shared, self.private_base + stop)))
+
+    def load_nodes(self, nodes: BlockNodes) -> None:
+        """Look up its nodes, once."""
+        self.shared = int(nodes.shared[self.index])
+        self.private_base = int(nodes.private_base[self.index])
+        self.nodes = nodes.of(self.index)
+
+
+class PoolRequest(Request, BlockNodesOfRequest):
     """A request as vLLM's scheduler sees it. Its last token is never computed, unless it ends by itself."""
 
     __slots__ = ("draining", "ending", "nodes", "pending", "private_base", "registered", "shared")
@@ -116,25 +144,40 @@ class PoolRequest(Request):
         self.registered = 0
         """How many of its blocks hold a registered prefix."""
         self.nodes: Int64 | None = None
-        """Nodes of its first `shared` blocks; block k behind them has node `private_base + k`."""
         self.shared = 0
         self.private_base = 0
 
-    def nodes_between(self, start: int, stop: int) -> Int64:
-        """Return the nodes of its blocks `start` to `stop - 1`, int64 [stop - start]."""
-        shared = self.shared
-        if start >= shared:
-            return np.arange(self.private_base + start, self.private_base + stop)
-        assert self.nodes is not None
-        if stop <= shared:
-            return self.nodes[start:stop]
-        return np.concatenate((self.nodes[start:], np.arange(self.private_base + shared, self.private_base + stop)))
 
-    def load_nodes(self, nodes: BlockNodes) -> None:
-        """Look up its nodes, once."""
-        self.shared = int(nodes.shared[self.index])
-        self.private_base = int(nodes.private_base[self.index])
-        self.nodes = nodes.of(self.index)
+class TreeHolder(Protocol):
+    """A request some of whose pages are a radix tree's, as the members of `TreeRequest` say."""
+
+    prompt: int
+    known: int
+    block_start: int
+    sequence: TokenSequence
+    protected: int
+    published: int
+    locked: Any
+
+
+class PagedRequest(PoolRequest):
+    """A request as vLLM's scheduler sees it, on slots or pages with a radix tree."""
+
+    __slots__ = ("locked", "prefill_end", "protected", "published", "sequence")
+
+    def __init__(
+        self, index: int, arrival_ns: int, prompt: int, total: int, priority: int, eos: bool, sequence: TokenSequence
+    ) -> None:
+        super().__init__(index, arrival_ns, prompt, total, priority, eos)
+        self.sequence = sequence
+        self.protected = 0
+        """Tokens whose pages the tree owns."""
+        self.published = 0
+        """Up to where it was inserted into the tree."""
+        self.locked: Any = None
+        """The end of the path that it keeps from being evicted."""
+        self.prefill_end = 0
+        """Tokens that were known at its last admission."""
 
 
 class TreeRequest(Request):
@@ -180,8 +223,8 @@ class TreeRequest(Request):
         """Tokens whose pages the tree owns."""
         self.published = 0
         """Up to where it was inserted into the tree."""
-        self.locked: Node | None = None
-        """The end of the path that it keeps from being evicted."""
+        self.locked: Any = None
+        """What it keeps from being evicted, as its memory names it: of a tree, the end of a path."""
         self.row = UNSEEN
         """Row in the request-to-token table."""
         self.chunks_out = 0
@@ -194,3 +237,17 @@ class TreeRequest(Request):
         self.retracted = False
         """From its retraction to its next extend batch."""
         self.finished = False
+
+
+class TreelessRequest(TreeRequest, BlockNodesOfRequest):
+    """A request as SGLang's scheduler sees it, on a pool of blocks in place of the radix tree."""
+
+    __slots__ = ("nodes", "private_base", "shared")
+
+    def __init__(
+        self, index: int, arrival_ns: int, prompt: int, total: int, limit: int, sequence: TokenSequence
+    ) -> None:
+        super().__init__(index, arrival_ns, prompt, total, limit, sequence)
+        self.nodes: Int64 | None = None
+        self.shared = 0
+        self.private_base = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,11 @@ from .holdings import Holdings
 from .request import PoolRequest, Request, TreeRequest
 from .scheduler import Scheduler
 from .settings import SchedulerSettings, Settings, SglangSettings
+from .sglang_memory import SglangMemory
 from .sglang_scheduler import SglangScheduler
 from .tree_evictions import TreeEvictionRecorder
 from .tree_memory import TreeMemory
+from .vllm_memory import VllmMemory
 from .vllm_scheduler import VllmScheduler
 
 Int64 = npt.NDArray[np.int64]
@@ -103,13 +105,16 @@ class VllmSetup:
         self._longest = scheduler.max_model_len
         self._lengths = lengths = _Lengths(trace, settings, max_new_tokens)
         self._priority = None if trace.priority is None else trace.priority.data
-        nodes = BlockNodes(trace, allocator.block_size)
-        self.num_nodes = nodes.num_nodes
-        caching = allocator.prefix_caching
-        self.allocator = BlockPool(num_blocks, allocator.block_size, nodes.num_nodes if caching else 0)
         width = min(-(-min(lengths.most, self._longest) // allocator.block_size) + 1, num_blocks)
         table = BlockTable(min(scheduler.max_num_seqs, max(len(trace), 1)), width)
-        self.scheduler = VllmScheduler(scheduler, Holdings(self.allocator, table, nodes, caching))
+        self.scheduler = VllmScheduler(scheduler, self._memory(trace, allocator.prefix_caching, table))
+
+    def _memory(self, trace: Trace, prefix_caching: bool, table: BlockTable) -> VllmMemory:
+        """Return the memory, empty: rows in `table` on `capacity` blocks."""
+        nodes = BlockNodes(trace, self.block_size)
+        self.num_nodes = nodes.num_nodes
+        self.allocator = BlockPool(self.capacity + 1, self.block_size, nodes.num_nodes if prefix_caching else 0)
+        return Holdings(self.allocator, table, nodes, prefix_caching)
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
         """Return the request of row `index`, unless its prompt or its last token but one can never have a slot."""
@@ -119,6 +124,9 @@ class VllmSetup:
             return None
         priority = 0 if self._priority is None else self._priority[index]
         eos = total < min(prompt + told, self._longest)
+        return self._request(index, arrival_ns, prompt, total, priority, eos)
+
+    def _request(self, index: int, arrival_ns: int, prompt: int, total: int, priority: int, eos: bool) -> PoolRequest:
         return PoolRequest(index, arrival_ns, prompt, total, priority, eos)
 
     def observe(self, sink: EvictionSink) -> Clocked | None:
@@ -134,6 +142,8 @@ class VllmSetup:
 
 class SglangSetup:
     """SGLang's scheduler on its slots or pages and radix tree."""
+
+    request_class = TreeRequest
 
     def __init__(
         self, trace: Trace, settings: Settings, num_slots: int, max_new_tokens: list[int] | None = None
@@ -152,16 +162,19 @@ class SglangSetup:
         self.asynchronous = not scheduler.disable_overlap_schedule
         self._lengths = lengths = _Lengths(trace, settings, max_new_tokens)
         self._sequences = TokenSequences(trace)
-        self.pool = SlotPool(num_slots, page)
-        self.capacity = self.pool.capacity
+        self.capacity = num_slots // page
         self._slots = self.capacity * page
         self._longest = min(scheduler.context_length, self._slots) - 1
         running = max_running_requests(scheduler, self._slots)
-        self.tree = None if scheduler.disable_radix_cache else RadixTree(self.pool, scheduler.radix_eviction_policy)
         width = min(-(-min(lengths.most, scheduler.context_length) // page), self.capacity) + 1
         table = BlockTable(min(running, max(len(trace), 1)), width)
-        memory = TreeMemory(self.pool, self.tree, table, running)
-        self.scheduler = SglangScheduler(scheduler, memory, running)
+        self.scheduler = SglangScheduler(scheduler, self._memory(trace, scheduler, table, running), running)
+
+    def _memory(self, trace: Trace, scheduler: SglangSettings, table: BlockTable, rows: int) -> SglangMemory:
+        """Return the memory, empty: rows in `table` on `capacity` pages."""
+        self.pool = SlotPool(self._slots, self.block_size)
+        self.tree = None if scheduler.disable_radix_cache else RadixTree(self.pool, scheduler.radix_eviction_policy)
+        return TreeMemory(self.pool, self.tree, table, rows)
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
         """Return the request of row `index`, its limit clipped to what fits, unless its prompt is too long."""
@@ -175,19 +188,21 @@ class SglangSetup:
         eos = total < prompt + limit
         # A request that ends by itself generates an EOS last, whatever the trace says of that token.
         sequence = self._sequences.of(index, total, eos)
-        return TreeRequest(index, arrival_ns, prompt, total, limit, sequence)
+        return self.request_class(index, arrival_ns, prompt, total, limit, sequence)
 
     def observe(self, sink: EvictionSink) -> Clocked | None:
         """Send evictions, one row a leaf of the tree, to `sink`."""
-        if self.tree is None:
-            return None
-        recorder = TreeEvictionRecorder(self.tree, sink)
-        self.tree.observer = recorder
-        return recorder
+        return None if self.tree is None else observe_tree(self.tree, sink)
 
     def free_order(self) -> Int64:
         """Return the free pages from the head of the list, int64 [any]."""
         return self.pool.free_order()
+
+
+def observe_tree(tree: RadixTree, sink: EvictionSink) -> Clocked:
+    """Send evictions, one row a leaf of `tree`, to `sink`; returns who must be told the time for it."""
+    tree.observer = recorder = TreeEvictionRecorder(tree, sink)
+    return recorder
 
 
 def max_running_requests(settings: SglangSettings, num_slots: int) -> int:
@@ -197,11 +212,3 @@ def max_running_requests(settings: SglangSettings, num_slots: int) -> int:
         asked = int(num_slots / settings.context_length * _DEFAULT_RUNNING_SHARE)
         asked = max(_MIN_DEFAULT_RUNNING, min(_MAX_DEFAULT_RUNNING, asked))
     return min(asked, num_slots // 2)
-
-
-def make_setup(
-    trace: Trace, settings: Settings, capacity: int, max_new_tokens: list[int] | None = None
-) -> VllmSetup | SglangSetup:
-    """Return the engine that `settings` name; `capacity` is its `num_blocks` or `num_slots`."""
-    kind: Any = SglangSetup if settings.engine == "sglang" else VllmSetup
-    return kind(trace, settings, capacity, max_new_tokens)

@@ -34,7 +34,7 @@ class SglangAdmission:
         self._clip = settings.clip_max_new_tokens_estimation
         self._chunk_size = settings.chunked_prefill_size if settings.chunked_prefill_size > 0 else None
         self._max_prefill_tokens = settings.max_prefill_tokens
-        caching = scheduler.memory.tree is not None
+        caching = scheduler.memory.caching
         self._sorts = settings.schedule_policy == "lpm" and caching
         self._touches = settings.radix_eviction_policy == "lru" and caching
         self._passes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .tree_memory import TreeMemory
+from .sglang_memory import SglangMemory
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class Budget:
     `promised` is the part of it that this batch allocates.
     """
 
-    memory: TreeMemory
+    memory: SglangMemory
     reserved: float
     promised: int
     input_tokens: int

@@ -36,7 +36,7 @@ def retract(scheduler: SglangScheduler) -> list[TreeRequest]:
     scheduler.retake_ratio(kept, _ROOM_STEPS)
     scheduler.rebuild(kept)
     scheduler.waiting.extend(retracted)
-    assert memory.pool.free >= 0
+    assert memory.free >= 0
     return retracted
 
 

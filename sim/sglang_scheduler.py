@@ -13,9 +13,9 @@ from .meter import MeterState
 from .request import UNSEEN, Request, TreeRequest
 from .settings import SglangSettings
 from .sglang_admission import SglangAdmission
+from .sglang_memory import SglangMemory
 from .sglang_retraction import retract
 from .step import Chunk
-from .tree_memory import TreeMemory
 from .tree_step import TreeStep
 
 Int64 = npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ class SglangScheduler:
 
     step_class = TreeStep
 
-    def __init__(self, settings: SglangSettings, memory: TreeMemory, max_running: int) -> None:
+    def __init__(self, settings: SglangSettings, memory: SglangMemory, max_running: int) -> None:
         self.settings = settings
         self.memory = memory
         self.max_running = max_running
@@ -233,7 +233,7 @@ class SglangScheduler:
         memory.evict_for(count * memory.page_size)
         memory.blocks += self.decoding.due(self.tick)
         memory.tokens += count
-        self.decoding.advance(self.tick, memory.pool.take)
+        self.decoding.advance(self.tick, memory.take)
         self.tick += 1
         step.decodes = count
 
@@ -259,7 +259,7 @@ class SglangScheduler:
         if step.plain:
             return
         ending, step.finishing = step.finishing, []
-        self.memory.pool.hold()
+        self.memory.hold()
         for chunk in step.chunks:
             request = chunk.request
             if request.finished or request.retracted:
@@ -271,7 +271,7 @@ class SglangScheduler:
         for request in ending:
             if not request.finished and not request.retracted:
                 self._finish(step, request, now_ns)
-        self.memory.pool.apply()
+        self.memory.apply()
 
     def _extended(self, step: TreeStep, request: TreeRequest, now_ns: int) -> None:
         """A request whose known tokens were all computed gets its next one."""
@@ -352,26 +352,26 @@ class SglangScheduler:
 
     def take(self, count: int) -> Int64:
         """Hand out free pages, int64 [count]."""
-        return self.memory.pool.take(count)
+        return self.memory.take(count)
 
     @property
     def free(self) -> int:
         """Free pages."""
-        return self.memory.pool.free
+        return self.memory.free
 
     @property
     def evicted(self) -> int:
         """Pages evicted so far."""
-        return 0 if self.memory.tree is None else self.memory.tree.evicted
+        return self.memory.evicted
 
     def cached(self) -> int:
-        """Return the pages in the tree that can be evicted."""
-        return self.memory.evictable
+        """Return the pages that hold a prefix and that nobody uses."""
+        return self.memory.cached
 
     def state(self) -> MeterState:
         """Return pages in use, requests that hold memory, the pages they hold, and tokens."""
         memory = self.memory
-        used = memory.pool.capacity - memory.pool.free - memory.evictable
+        used = memory.capacity - memory.reachable
         return used, self.active, memory.blocks, memory.tokens
 
     def entries(self, step: TreeStep) -> list[Chunk[TreeRequest]]:
@@ -414,7 +414,7 @@ class SglangScheduler:
         if ends:
             limit = min(limit, ends[0][0] - self.tick + 1)
         # Before each batch a page must be free for every request, due or not.
-        spare = self.memory.pool.free - len(self.decoding)
+        spare = self.memory.free - len(self.decoding)
         if limit <= 0 or spare < 0:
             return 0
         return 1 + self.decoding.affordable(self.tick, spare, limit - 1)

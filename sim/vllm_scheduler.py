@@ -10,12 +10,12 @@ import numpy.typing as npt
 from .admission import Admission
 from .decode import DecodeGroup, Take
 from .eager import EagerRegistration
-from .holdings import NO_BLOCKS, Holdings
 from .meter import MeterState
 from .one_by_one import schedule_one_by_one
 from .request import UNSEEN, PoolRequest, Request
 from .settings import SchedulerSettings
 from .step import Chunk, Step
+from .vllm_memory import NO_BLOCKS, VllmMemory
 from .waiting import FcfsQueue, PriorityQueue, WaitingQueue
 
 Int64 = npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ class VllmScheduler:
 
     step_class = Step[PoolRequest]
 
-    def __init__(self, settings: SchedulerSettings, holdings: Holdings) -> None:
+    def __init__(self, settings: SchedulerSettings, holdings: VllmMemory) -> None:
         self.aborted: list[Request] = []
         """Always empty: vLLM gives no request up."""
         self.settings = settings
@@ -120,8 +120,7 @@ class VllmScheduler:
             self.prefilling.remove(request)
         self._leave(request)
         request.tail_waste = request.held * self.holdings.block_size - request.computed
-        self.holdings.register(request, request.total - 1)
-        self.holdings.release(request)
+        self.holdings.let_go(request, request.total - 1)
 
     # -- what others want to know
 
@@ -135,8 +134,8 @@ class VllmScheduler:
 
     @property
     def free(self) -> int:
-        """Free blocks."""
-        return self.allocator.free
+        """Blocks in the free list."""
+        return self.allocator.ready
 
     @property
     def evicted(self) -> int:
@@ -194,7 +193,7 @@ class VllmScheduler:
                 # A block that is registered while a request waits may be one it asks for.
                 limit = min(limit, self.eager.next_step() - self.next_step)
         limit = min(limit, self._next_end() - self.next_step + 1)
-        return decoding.affordable(self.next_step, self.allocator.free, limit) if limit > 0 else 0
+        return decoding.affordable(self.next_step, self.allocator.ready, limit) if limit > 0 else 0
 
     def decode_many(self, count: int, take: Take) -> None:
         """Schedule the next `count` steps, which are plain; `complete` must follow with the last of them."""
@@ -222,8 +221,7 @@ class VllmScheduler:
     def preempt(self, request: PoolRequest) -> None:
         """Take everything from a running request that is not in the decode group, and queue it again."""
         self._leave(request)
-        self.holdings.register(request, request.computed - request.pending)
-        self.holdings.release(request)
+        self.holdings.let_go(request, request.computed - request.pending)
         if request.draining:
             # The token in flight still counts when it comes, which is before the request can run again.
             request.known = request.computed + 1

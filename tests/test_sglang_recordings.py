@@ -64,7 +64,7 @@ def replayed(recording: Recording, trace: Trace, fast_forward: bool, told: list[
     num_slots, page_size = named.pop("num_slots"), named.pop("page_size", 1)
     settings = Settings(
         engine="sglang",
-        allocator=AllocatorSettings(block_size=page_size),
+        allocator=AllocatorSettings(kind="token_slots" if page_size == 1 else "paged_slots", block_size=page_size),
         scheduler=SglangSettings(**named),
         sim=SimSettings(fast_forward=fast_forward),
     )
