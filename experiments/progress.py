@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,11 @@ Report = Callable[[int, int | None], None]
 
 
 @contextmanager
-def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Report | None]:
-    """A callable(done, total or None) that moves a bar; None where stderr is no terminal or `quiet`."""
+def progress_bar(what: str, *, quiet: bool = False, unit: str | None = None) -> Iterator[Report | None]:
+    """A callable(done, total or None) that moves a bar; None where stderr is no terminal or `quiet`.
+
+    With a `unit`, it also says how many of them are done, and how many a minute.
+    """
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -19,11 +23,23 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Report | None]:
     from rich.progress import (  # pyright: ignore[reportMissingImports]
         BarColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()]
+    if unit is not None:
+        columns.insert(2, TextColumn(f"{{task.completed}}/{{task.total}} {unit}{{task.fields[rate]}}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(what, total=None, rate="")
+        begun, first = time.monotonic(), -1
+
+        def report(done: int, total: int | None) -> None:
+            nonlocal first
+            first = done if first < 0 else first
+            minutes = (time.monotonic() - begun) / 60
+            rate = f", {(done - first) / minutes:,.1f} a minute" if done > first and minutes > 0 else ""
+            bar.update(task, completed=done, total=total, rate=rate)
+
+        yield report
