@@ -11,6 +11,9 @@ Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
 _HOLE = -1
+_NOWHERE = 1 << 62
+_LOOK_AHEAD = 4096
+"""Ids looked at for the next hole at once: many times what is handed out in one go."""
 
 
 class FreeQueue(Ring):
@@ -19,8 +22,9 @@ class FreeQueue(Ring):
     Handing out takes from the head. Freed blocks join the tail (worth keeping: they are evicted last) or the head
     (worth nothing: they are reused first). A block that is hit leaves from wherever it is.
 
-    Invariants: `_ids[_head:_tail]` has `_holes` entries of -1, which stand for blocks removed from the middle;
-    `_position[b]` is the index of `b` in `_ids` for every `b` in the queue, and stale for the others.
+    Invariants: `_ids[_head:_tail]` has `_holes` entries of -1, which stand for blocks removed from the middle; none of
+    them stands before index `_sound`; `_position[b]` is the index of `b` in `_ids` for every `b` in the queue, stale
+    for the others.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -28,6 +32,7 @@ class FreeQueue(Ring):
         # The random access here is a good part of a replay's time, and cheaper the less memory it goes over.
         self._position: Int32 = np.zeros(num_blocks, np.int32)
         self._holes = 0
+        self._sound = _NOWHERE
         super().__init__(np.arange(num_blocks))
 
     def __len__(self) -> int:
@@ -49,7 +54,7 @@ class FreeQueue(Ring):
 
     def pop(self, count: int) -> Int64:
         """Take the `count` blocks at the head, in order: int64 [count]. The caller checks that there are as many."""
-        if not self._holes:
+        if self._head + count <= self._sound:
             return super().pop(count)
         head, reach = self._head, count
         while True:
@@ -62,12 +67,22 @@ class FreeQueue(Ring):
         if count:
             self._head = int(self._position[taken[-1]]) + 1
             self._holes -= self._head - head - count
+        self._find_hole()
         return taken
 
     def remove(self, blocks: Int64) -> None:
         """Take `blocks` (int64 [k], all in the queue) out of the middle."""
-        self._ids[self._position[blocks]] = _HOLE
+        places = self._position[blocks].astype(np.int64)
+        self._ids[places] = _HOLE
         self._holes += len(blocks)
+        self._sound = min(self._sound, int(places.min(initial=self._sound)))
+
+    def _find_hole(self) -> None:
+        """Look some way ahead for the next hole."""
+        self._sound = _NOWHERE
+        if self._holes:
+            ahead = self._ids[self._head : min(self._head + _LOOK_AHEAD, self._tail)] == _HOLE
+            self._sound = self._head + (int(ahead.argmax()) if ahead.any() else len(ahead))
 
     def _place(self, ids: Int64, start: int) -> None:
         super()._place(ids, start)
@@ -77,6 +92,7 @@ class FreeQueue(Ring):
     def _centre(self) -> None:
         super()._centre()
         self._holes = 0
+        self._sound = _NOWHERE
 
     def check(self) -> None:
         """Raise AssertionError unless the invariants hold (time proportional to the pool)."""
@@ -84,4 +100,5 @@ class FreeQueue(Ring):
         live = self.order()
         assert len(live) == len(self) == len(np.unique(live)), "a block is twice in the free queue"
         assert np.count_nonzero(window == _HOLE) == self._holes, "holes miscounted"
+        assert not (window[: max(self._sound - self._head, 0)] == _HOLE).any(), "a hole where none should be"
         assert np.array_equal(self._ids[self._position[live]], live), "positions out of step"
