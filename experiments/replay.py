@@ -80,7 +80,7 @@ def replay(
             summary["evictions"] = evictions.figures()
             with whole_file(folder / "evictions.parquet") as file:
                 evictions.write_parquet(file)
-            write_run_folder(folder, trace, result, timeline, summary, to_yaml(settings))
+            write_run_folder(folder, trace, result, timeline, engine.preemptions, summary, to_yaml(settings))
     return summary
 
 

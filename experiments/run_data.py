@@ -39,6 +39,11 @@ class Run:
         """A row for what was dropped together."""
         return read_columns(self.folder / "evictions.parquet")
 
+    @cached_property
+    def preemptions(self) -> Columns:
+        """A row a preemption."""
+        return read_columns(self.folder / "preemptions.parquet")
+
     @property
     def engine(self) -> str:
         return self.summary["engine"]

@@ -36,9 +36,25 @@ def make_folder(path: str) -> Path:
 
 
 def write_run_folder(
-    folder: Path, trace: Trace, result: Result, timeline: Timeline, summary: dict[str, Any], config: str
+    folder: Path,
+    trace: Trace,
+    result: Result,
+    timeline: Timeline,
+    preemptions: list[tuple[int, int]],
+    summary: dict[str, Any],
+    config: str,
 ) -> None:
-    """Write everything but the evictions; each file appears whole or not at all."""
+    """Write everything but the evictions; each file appears whole or not at all.
+
+    Args:
+        folder: where to.
+        trace: that was replayed.
+        result: of the simulation.
+        timeline: its samples.
+        preemptions: when (ns), and whose row.
+        summary: its figures.
+        config: its settings as YAML.
+    """
     stable = {key: value for key, value in summary.items() if key not in TIMING}
     with whole_file(folder / "summary.json") as file:
         file.write((json.dumps(stable, indent=2) + "\n").encode())
@@ -46,6 +62,8 @@ def write_run_folder(
         file.write(config.encode())
     _write_table(folder / "requests.parquet", request_columns(trace, result))
     _write_table(folder / "timeline.parquet", timeline_columns(timeline))
+    times = np.array(preemptions, np.int64).reshape(-1, 2)
+    _write_table(folder / "preemptions.parquet", {"time_s": times[:, 0] / _SECOND, "id": times[:, 1]})
 
 
 def request_columns(trace: Trace, result: Result) -> dict[str, Any]:

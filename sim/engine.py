@@ -103,6 +103,8 @@ class Engine:
         """Whether requests may come in answer to the end of others."""
         self.last_ns = 0
         """When the last result was treated."""
+        self.preemptions: list[tuple[int, int]] = []
+        """When (ns), and whose row."""
         self._step_time = step_time
         self._async = async_scheduling
         self._fast_forward = fast_forward
@@ -181,6 +183,8 @@ class Engine:
         # What a pass evicts that launches nothing counts for the next step.
         self._evicted = scheduler.evicted
         scheduler.complete(step)
+        if step.preempted:
+            self.preemptions += [(now, request.index) for request in step.preempted]
         if step.decodes or step.brings:
             self._fruitless = 0
         elif step.preempted:

@@ -22,7 +22,14 @@ from kvreplay.traces import load_trace
 from naive_vllm import NaiveBlockPool, NaiveScheduler, _Live, _Scheduled
 from scenarios import Scenario, comes_to_an_end, naive_engine, scenarios, simulation_of
 
-FILES = {"summary.json", "requests.parquet", "timeline.parquet", "evictions.parquet", "config.yaml"}
+FILES = {
+    "summary.json",
+    "requests.parquet",
+    "timeline.parquet",
+    "preemptions.parquet",
+    "evictions.parquet",
+    "config.yaml",
+}
 REQUESTS = 800
 LONGEST = 5_000
 # Half the capacity that comes with the sample: evictions, preemptions and queueing all happen.
@@ -218,6 +225,16 @@ def test_timeline_of_a_long_run_is_bounded(run: Run, tmp_path: Path, monkeypatch
     assert 2048 <= len(times) <= 4096
     assert times.iloc[-1] > 0.9 * summary["simulated_s"]
     assert times.diff().min() > 0
+
+
+# -------------------------------------------------------------------- preemptions
+
+
+def test_preemptions_are_those_of_the_layout(run: Run) -> None:
+    table = pd.read_parquet(run.folder / "preemptions.parquet")
+    logged = [(line["time_ns"] / 1e9, row) for line in run.lines[:-1] for row in line["preempted"]]
+    assert list(table.itertuples(index=False, name=None)) == logged
+    assert logged
 
 
 # ---------------------------------------------------------------------- evictions
