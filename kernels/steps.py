@@ -151,7 +151,7 @@ class StepReader:
             geometry: of the worker.
             identity: fingerprints of the trace's tokens.
             lengths: int64 [requests], tokens that each may have at most.
-            every: step numbers that it divides are sampled.
+            every: one step in so many is sampled; of two samples, one waits for a step that computes a prompt.
             emit: called with each batch, in order; what it holds is up to date until `emit` returns.
         """
         self.steps = 0
@@ -160,6 +160,8 @@ class StepReader:
         self._identity = identity
         self._lengths = lengths
         self._every = every
+        self._due = 0
+        self._awaits_prompt = False
         self._emit = emit
         self._live: dict[int, Live] = {}
         self._free_rows = list(range(geometry.max_reqs - 1, -1, -1))
@@ -173,7 +175,7 @@ class StepReader:
             return
         self.steps += 1
         step, scheduled = line["step"], line["scheduled"]
-        sampled = step % self._every == 0
+        sampled = self._sampled(step, scheduled)
         going = {entry[0] for entry in scheduled}
         leaving = [request for request in self._finished if request not in going] + line["preempted"]
         rows = line.get("rows", ())
@@ -203,6 +205,18 @@ class StepReader:
         for request in list(self._live):
             self._release(last, request)
         self._emit(last)
+
+    def _sampled(self, step: int, scheduled: list[list[Any]]) -> bool:
+        """Whether to look closely at this step. Most steps only decode: left to chance, few others would be seen."""
+        if self._every == 1:
+            return True
+        computes_prompt = any(tokens > 1 for _, _, tokens, _ in scheduled)
+        waits = self._awaits_prompt and not computes_prompt and step < self._due + self._every
+        if step < self._due or waits or not scheduled:
+            return False
+        self._due = step // self._every * self._every + self._every
+        self._awaits_prompt = not self._awaits_prompt
+        return True
 
     def _goes_on(self, batch: Batch, scheduled: list[list[Any]]) -> bool:
         tokens = batch.tokens

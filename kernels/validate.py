@@ -41,7 +41,7 @@ def validate(
         settings: of the engine.
         num_blocks: of the pool, the null block included.
         options: device, types and sizes of the check.
-        every: steps whose number it divides are looked at closely.
+        every: one step in so many is looked at closely.
         progress: called now and then with the requests done and all requests.
 
     Returns:

