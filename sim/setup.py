@@ -12,11 +12,13 @@ from ..allocators.block_table import BlockTable
 from ..allocators.radix_tree import RadixTree
 from ..allocators.slot_pool import SlotPool
 from ..traces.blocks import BlockNodes
+from ..traces.errors import InputError
 from ..traces.sequences import TokenSequences
 from ..traces.trace import Trace
 from .engine import Clocked
 from .evictions import EvictionRecorder, EvictionSink
 from .holdings import Holdings
+from .meter import Meter
 from .request import PoolRequest, Request, TreeRequest
 from .scheduler import Scheduler
 from .settings import SchedulerSettings, Settings, SglangSettings
@@ -41,12 +43,14 @@ class Setup(Protocol):
         asynchronous: whether a step is scheduled while the one before it runs.
         capacity: blocks (pages) that can be in use at once.
         block_size: tokens in each.
+        meter: for what is averaged over time.
     """
 
     scheduler: Scheduler
     asynchronous: bool
     capacity: int
     block_size: int
+    meter: Meter
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
         """Return the request of row `index`, to be handed to the scheduler; None if it is rejected."""
@@ -107,6 +111,7 @@ class VllmSetup:
         self._priority = None if trace.priority is None else trace.priority.data
         width = min(-(-min(lengths.most, self._longest) // allocator.block_size) + 1, num_blocks)
         table = BlockTable(min(scheduler.max_num_seqs, max(len(trace), 1)), width)
+        self.meter = Meter()
         self.scheduler = VllmScheduler(scheduler, self._memory(trace, allocator.prefix_caching, table))
 
     def _memory(self, trace: Trace, prefix_caching: bool, table: BlockTable) -> VllmMemory:
@@ -126,7 +131,9 @@ class VllmSetup:
         eos = total < min(prompt + told, self._longest)
         return self._request(index, arrival_ns, prompt, total, priority, eos)
 
-    def _request(self, index: int, arrival_ns: int, prompt: int, total: int, priority: int, eos: bool) -> PoolRequest:
+    def _request(
+        self, index: int, arrival_ns: int, prompt: int, total: int, priority: int, eos: bool
+    ) -> PoolRequest | None:
         return PoolRequest(index, arrival_ns, prompt, total, priority, eos)
 
     def observe(self, sink: EvictionSink) -> Clocked | None:
@@ -160,6 +167,13 @@ class SglangSetup:
         scheduler = settings.scheduler
         self.block_size = page = settings.allocator.block_size
         self.asynchronous = not scheduler.disable_overlap_schedule
+        chunk = scheduler.chunked_prefill_size
+        if 0 < chunk < page:
+            raise InputError(
+                f"scheduler.chunked_prefill_size: {chunk} is less than a page of {page} tokens, so that no longer "
+                f"prompt could ever be admitted; expected at least {page}, or 0 for no chunks"
+            )
+        self._clip = scheduler.clip_max_new_tokens_estimation
         self._lengths = lengths = _Lengths(trace, settings, max_new_tokens)
         self._sequences = TokenSequences(trace)
         self.capacity = num_slots // page
@@ -168,6 +182,7 @@ class SglangSetup:
         running = max_running_requests(scheduler, self._slots)
         width = min(-(-min(lengths.most, scheduler.context_length) // page), self.capacity) + 1
         table = BlockTable(min(running, max(len(trace), 1)), width)
+        self.meter = Meter()
         self.scheduler = SglangScheduler(scheduler, self._memory(trace, scheduler, table, running), running)
 
     def _memory(self, trace: Trace, scheduler: SglangSettings, table: BlockTable, rows: int) -> SglangMemory:
@@ -177,12 +192,15 @@ class SglangSetup:
         return TreeMemory(self.pool, self.tree, table, rows)
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
-        """Return the request of row `index`, its limit clipped to what fits, unless its prompt is too long."""
+        """Return the request of row `index`, its limit clipped to what fits, unless it can never be admitted."""
         prompt = self._lengths.prompt[index]
         if prompt >= self._longest - 5:
             return None
         room = self._slots - -(-prompt // self.block_size) * self.block_size - self.block_size - 1
         limit = max(0, min(self._lengths.told(index), self._longest - prompt - 1, room))
+        if prompt + min(limit, self._clip) + self.block_size >= self._slots:
+            # Short enough for the engine's length rule, yet its admission would refuse it for ever.
+            return None
         # With nothing to generate it still computes its prompt, and ends with the token that brings.
         total = prompt + max(1, min(limit, self._lengths.output[index]))
         eos = total < prompt + limit
