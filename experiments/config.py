@@ -14,7 +14,7 @@ from ..traces.errors import InputError
 _SLOTS = ("token_slots", "paged_slots")
 _CHOICES = {
     "engine": ("vllm", "sglang"),
-    "allocator.kind": ("block_pool", *_SLOTS),
+    "allocator.kind": ("block_pool", *_SLOTS, "contiguous"),
     "scheduler.schedule_policy": ("fcfs", "lpm"),
     "scheduler.radix_eviction_policy": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru", "tlru"),
     "scheduler.policy": ("fcfs", "priority"),
@@ -196,6 +196,10 @@ def _with_kind(settings: Settings, trees: list[tuple[Any, str]]) -> Settings:
     if kind in _SLOTS and (kind == "token_slots") != (size == 1):
         other = _SLOTS[kind == "token_slots"]
         raise InputError(f"allocator.kind: {kind} does not go with pages of {size} tokens; expected {other}")
+    if kind == "contiguous":
+        if engine != "vllm":
+            raise InputError(f"allocator.kind: contiguous goes with engine vllm, not with {engine}")
+        allocator = replace(allocator, prefix_caching=False)
     return replace(settings, allocator=replace(allocator, block_size=size))
 
 

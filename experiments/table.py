@@ -29,6 +29,7 @@ def summary_table(summary: dict[str, Any]) -> str:
 
 def _counts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     usage, waste, running = summary["kv_usage"], summary["tail_waste"], summary["running"]
+    regions = summary.get("contiguous")
     return [
         ("requests", _requests(summary)),
         ("simulated", f"{summary['simulated_s']:,.1f} s in {summary['steps']:,} steps"),
@@ -52,7 +53,15 @@ def _counts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"{_share(waste['share'], 2)} of allocated slots; {waste['tokens_mean']:.1f} tokens a request "
             f"at its end, {waste['tokens_max']} at most",
         ),
+        *([] if regions is None else [("regions", _regions(regions))]),
     ]
+
+
+def _regions(figures: dict[str, Any]) -> str:
+    return (
+        f"{_share(figures['unused_share'])} of the pool reserved and unused, {_share(figures['scattered_share'])} free "
+        f"in smaller pieces than the largest; {figures['kept_waiting']:,} waited for a piece"
+    )
 
 
 def _pool(allocator: dict[str, Any]) -> str:

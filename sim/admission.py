@@ -70,7 +70,7 @@ class Admission:
         must_fit += int(np.count_nonzero(idle))
         if self._scheduler.running:
             must_fit += self._watermark
-        if must_fit > self._allocator.free:
+        if not holdings.fits(request, must_fit):
             self._refuse(request, len(hits))
             return 0
         self._refused = None

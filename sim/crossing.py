@@ -1,4 +1,4 @@
-"""Either engine's scheduler on either engine's allocator."""
+"""Schedulers on allocators that their engines do not ship."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import numpy.typing as npt
 
 from ..allocators.block_pool import BlockPool
 from ..allocators.block_table import BlockTable
+from ..allocators.contiguous import ContiguousPool
 from ..allocators.radix_tree import RadixTree
 from ..allocators.slot_pool import SlotPool
 from ..traces.blocks import BlockNodes
 from ..traces.sequences import TokenSequences
 from ..traces.trace import Trace
+from .contiguous_holdings import ContiguousHoldings
+from .contiguous_meter import ContiguousMeter
 from .engine import Clocked
 from .evictions import EvictionRecorder, EvictionSink
 from .pool_memory import PoolMemory
-from .request import PagedRequest, PoolRequest, TreelessRequest
+from .request import ContiguousRequest, PagedRequest, PoolRequest, TreelessRequest
 from .settings import Settings, SglangSettings
 from .setup import SglangSetup, VllmSetup, observe_tree
 from .sglang_memory import SglangMemory
@@ -73,10 +76,38 @@ class VllmOnPages(VllmSetup):
         return self.pages.free_order()
 
 
+class VllmContiguous(VllmSetup):
+    """vLLM's scheduler on one region of consecutive blocks a request: prompt and most new tokens."""
+
+    def _memory(self, trace: Trace, prefix_caching: bool, table: BlockTable) -> VllmMemory:
+        self.pieces = ContiguousPool(self.capacity + 1, self.block_size)
+        holdings = ContiguousHoldings(self.pieces, table)
+        self.meter = ContiguousMeter(holdings)
+        return holdings
+
+    def _request(
+        self, index: int, arrival_ns: int, prompt: int, total: int, priority: int, eos: bool
+    ) -> PoolRequest | None:
+        most = min(prompt + self._lengths.told(index), self._longest)
+        reserved = -(-most // self.block_size)
+        if reserved > self.capacity:
+            return None
+        return ContiguousRequest(index, arrival_ns, prompt, total, priority, eos, reserved)
+
+    def observe(self, sink: EvictionSink) -> Clocked | None:
+        """Nothing is ever evicted."""
+        return None
+
+    def free_order(self) -> Int64:
+        """Return the free blocks in the order of their numbers, int64 [any]."""
+        return self.pieces.free_order()
+
+
 _SETUPS = {
     ("vllm", "block_pool"): VllmSetup,
     ("vllm", "token_slots"): VllmOnPages,
     ("vllm", "paged_slots"): VllmOnPages,
+    ("vllm", "contiguous"): VllmContiguous,
     ("sglang", "token_slots"): SglangSetup,
     ("sglang", "paged_slots"): SglangSetup,
     ("sglang", "block_pool"): SglangOnBlocks,

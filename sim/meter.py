@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -44,6 +46,10 @@ class Meter:
             self.used_peak = used
         if running > self.running_peak:
             self.running_peak = running
+
+    def figures(self, end_ns: int) -> dict[str, Any]:
+        """Return what a summary says besides, of a run that took `end_ns`."""
+        return {}
 
     def decode_steps(self, durations: Int64, due: Int64, members: int, before: MeterState) -> None:
         """Count steps that only decode.

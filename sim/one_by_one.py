@@ -52,7 +52,7 @@ class _Pass:
             tokens = self._threshold
         tokens = min(tokens, self._budget)
         held = request.held
-        need = -(-(request.computed + tokens) // self._holdings.block_size) - held
+        need = self._holdings.needed(request, tokens)
         while need > self._scheduler.allocator.free:
             victim = self._victim()
             self._preempt(victim)

@@ -148,6 +148,21 @@ class PoolRequest(Request, BlockNodesOfRequest):
         self.private_base = 0
 
 
+class ContiguousRequest(PoolRequest):
+    """A request as vLLM's scheduler sees it, with one region for all it may become."""
+
+    __slots__ = ("region", "reserved")
+
+    def __init__(
+        self, index: int, arrival_ns: int, prompt: int, total: int, priority: int, eos: bool, reserved: int
+    ) -> None:
+        super().__init__(index, arrival_ns, prompt, total, priority, eos)
+        self.reserved = reserved
+        """Blocks of its region."""
+        self.region = UNSEEN
+        """The first of them."""
+
+
 class TreeHolder(Protocol):
     """A request some of whose pages are a radix tree's, as the members of `TreeRequest` say."""
 

@@ -10,6 +10,7 @@ class AllocatorSettings:
     """The memory: vLLM's pool of blocks, or SGLang's slots or pages."""
 
     kind: str = "block_pool"
+    """block_pool (vLLM's), token_slots or paged_slots (SGLang's), or contiguous: one region a request."""
     block_size: int = 16
     """Tokens a block; SGLang's page size."""
     num_blocks: int | None = None

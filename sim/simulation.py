@@ -76,6 +76,7 @@ class Simulation:
             async_scheduling=self.setup.asynchronous,
             fast_forward=settings.sim.fast_forward,
         )
+        self.engine.meter = self.setup.meter
         self.records = RequestRecords(len(trace))
         self._trace = trace
         self._arrival_ns = _scaled(trace, settings.arrivals.scale)

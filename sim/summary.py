@@ -64,6 +64,7 @@ def summarize(result: Result, prompt_tokens: npt.NDArray[np.int32]) -> dict[str,
             "share": _ratio(meter.held * result.block_size - meter.tokens, meter.held * result.block_size),
         },
         "running": {"mean": _ratio(meter.running, result.end_ns), "peak": meter.running_peak},
+        **meter.figures(result.end_ns),
         "rejected_requests": sorted(records.rejected_rows),
     }
 

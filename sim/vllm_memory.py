@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from ..allocators.base import BlockSource
 from ..allocators.block_table import BlockTable
+from .decode import DecodeGroup
 from .request import PoolRequest
+from .step import Chunk
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -52,9 +54,17 @@ class VllmMemory(ABC):
         """Return the node whose absence ends a match after `hit_blocks` blocks; None where none could be added."""
         return None
 
+    def fits(self, request: Any, blocks: int) -> bool:
+        """Return whether a waiting request can have `blocks` blocks, those that were matched and are idle included."""
+        return blocks <= self.allocator.free
+
     @abstractmethod
     def admit(self, request: Any, hits: Int64, idle: Bool, count: int) -> None:
         """Give a waiting request a row with the matched blocks `hits`, some of them `idle`, and `count` new ones."""
+
+    def needed(self, request: Any, tokens: int) -> int:
+        """Return the blocks that a running request still needs to compute `tokens` more."""
+        return -(-(request.computed + tokens) // self.block_size) - request.held
 
     def grow(self, request: PoolRequest, blocks: Int64) -> None:
         """Append new blocks to a request's row."""
@@ -75,3 +85,14 @@ class VllmMemory(ABC):
 
         The request's `held` and `computed` are up to date.
         """
+
+    # -- for the scheduler's other parts
+
+    def decode_group(self) -> DecodeGroup:
+        """Return an empty group for the requests that decode."""
+        return DecodeGroup(self.block_size, self.table, self.table.rows)
+
+    def new_ids(self, chunk: Chunk[Any]) -> list[int]:
+        """Return the blocks appended to a request's row by a scheduled chunk; for an admission, the whole row."""
+        row, held = chunk.request.block_start, -(-(chunk.computed + chunk.tokens) // self.block_size)
+        return self.table.flat[row + chunk.first_new : row + held].tolist()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .admission import Admission
-from .decode import DecodeGroup, Take
+from .decode import Take
 from .eager import EagerRegistration
 from .meter import MeterState
 from .one_by_one import schedule_one_by_one
@@ -48,7 +48,7 @@ class VllmScheduler:
         self.running: dict[int, PoolRequest] = {}
         """By place in the running list, which is the order of admission."""
         self.prefilling: list[PoolRequest] = []
-        self.decoding = DecodeGroup(self.allocator.block_size, holdings.table, holdings.table.rows)
+        self.decoding = holdings.decode_group()
         self.eager = EagerRegistration(holdings, settings.async_scheduling)
         self._admission = Admission(self)
         self._next_order = 0
@@ -163,8 +163,7 @@ class VllmScheduler:
 
     def new_ids(self, chunk: Chunk[PoolRequest]) -> list[int]:
         """Return the block ids appended to a request's row; for an admission, the whole row."""
-        row, held = chunk.request.block_start, self._blocks(chunk.computed + chunk.tokens)
-        return self.holdings.table.flat[row + chunk.first_new : row + held].tolist()
+        return self.holdings.new_ids(chunk)
 
     # -- many steps at once
 
@@ -288,14 +287,11 @@ class VllmScheduler:
                     return None
                 tokens = budget
             budget -= tokens
-            plan.append((request, tokens, self._blocks(request.computed + tokens) - request.held))
+            plan.append((request, tokens, self.holdings.needed(request, tokens)))
         return plan
 
     def _decodes_behind(self, request: PoolRequest) -> bool:
         return any(other.decoding for order, other in self.running.items() if order > request.order)
-
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self.holdings.block_size)
 
     def _caught_up(self, step: Step[PoolRequest], request: PoolRequest) -> None:
         """All known tokens of `request` are computed by `step`, which therefore brings a new one."""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kvreplay.allocators.contiguous import ContiguousPool
 from kvreplay.allocators.radix_tree import Node
-from kvreplay.experiments.config import load_settings
+from kvreplay.experiments.config import load_settings, to_yaml
 from kvreplay.experiments.replay import replay
 from kvreplay.experiments.table import summary_table
 from kvreplay.sim.layout import LayoutLog
 from kvreplay.sim.settings import SchedulerSettings, Settings, SglangSettings
 from kvreplay.sim.simulation import Result, Simulation
+from kvreplay.sim.summary import summarize
 from kvreplay.traces import InputError, Trace, load_trace
 from kvreplay.traces.blocks import BlockNodes
 from scenarios import Line, Scenario, scenarios
+from token_traces import trace_of_tokens
 
 CROSSINGS = (
     ("vllm", "token_slots", 1),
@@ -27,7 +31,9 @@ CROSSINGS = (
     ("sglang", "block_pool", 1),
     ("sglang", "block_pool", 16),
 )
-CROSSED = pytest.mark.parametrize(("engine", "kind", "size"), CROSSINGS)
+CONTIGUOUS = (("vllm", "contiguous", 1), ("vllm", "contiguous", 16))
+CACHING = pytest.mark.parametrize(("engine", "kind", "size"), CROSSINGS)
+CROSSED = pytest.mark.parametrize(("engine", "kind", "size"), CROSSINGS + CONTIGUOUS)
 MOST_LINES = 3000
 """SGLang may retract for ever where memory is scarce."""
 
@@ -84,9 +90,10 @@ def assert_everything_given_back(made: Run) -> None:
             nodes.extend(node.children.values())
         assert sum(len(node.pages) for node in nodes) == tree.evictable
     assert places == Counter(range(1, setup.capacity + 1))
-    pool = getattr(setup, "blocks", None)
-    if pool is not None:
-        pool.check([])
+    if hasattr(setup, "blocks"):
+        setup.blocks.check([])
+    if hasattr(setup, "pieces"):
+        setup.pieces.check()
     scheduler: Any = made.simulation.scheduler
     assert scheduler.state()[1:] == (0, 0, 0)
 
@@ -134,6 +141,12 @@ def test_the_sample_runs_to_its_end(sample: Trace, engine: str, kind: str, size:
     assert made.result is not None
     assert (made.result.records["finished_ns"] > 0).all()
     assert_everything_given_back(made)
+
+
+@CACHING
+def test_no_more_is_found_than_was_ever_computed(sample: Trace, engine: str, kind: str, size: int) -> None:
+    made = run_whole(sample, settings_of(engine, kind, size), 6000)
+    assert made.result is not None
     assert made.result.evicted_blocks > 0
     hits = made.result.records["cached_first"]
     assert hits.sum() > 0
@@ -159,7 +172,7 @@ def test_fast_forward_changes_nothing_on_the_sample(sample: Trace, engine: str, 
     assert_same_records(results[0], results[1])
 
 
-@CROSSED
+@CACHING
 def test_a_cache_that_holds_all_finds_all(sample: Trace, engine: str, kind: str, size: int) -> None:
     """With requests one after the other, and nothing evicted, hits are all that there could be."""
     apart = replace(sample, arrival_ns=np.arange(len(sample)) * 10**12)
@@ -175,18 +188,67 @@ def test_a_cache_that_holds_all_finds_all(sample: Trace, engine: str, kind: str,
 UNCACHED = {"vllm": "allocator.prefix_caching=false", "sglang": "scheduler.disable_radix_cache=true"}
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_with_memory_to_spare_and_no_cache_the_schedule_is_the_scheduler_s_alone(sample: Trace, engine: str) -> None:
-    blocks, pages = (
-        run(sample, settings_of(engine, kind, 16, UNCACHED[engine]), 4_000_000)
-        for kind in ("block_pool", "paged_slots")
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("vllm", "paged_slots"), ("vllm", "contiguous"), ("sglang", "paged_slots")]
+)
+def test_with_memory_to_spare_and_no_cache_the_schedule_is_the_scheduler_s_alone(
+    sample: Trace, engine: str, kind: str
+) -> None:
+    blocks, others = (
+        run(sample, settings_of(engine, one, 16, UNCACHED[engine]), 4_000_000) for one in ("block_pool", kind)
     )
-    assert [schedule_of(line) for line in blocks.lines] == [schedule_of(line) for line in pages.lines]
+    keys = ("step", "time_ns", "duration_ns", "preempted", "finished", "evicted")
+    for line, other in zip(blocks.lines, others.lines, strict=True):
+        assert {key: line[key] for key in keys} == {key: other[key] for key in keys}
+        assert [entry[:3] for entry in line["scheduled"]] == [entry[:3] for entry in other["scheduled"]]
 
 
-def schedule_of(line: Line) -> Line:
-    """A line without ids."""
-    return line | {"scheduled": [entry[:3] for entry in line["scheduled"]]}
+# ---------------------------------------------------------------------- one region a request
+
+REGION_NS = 10**9
+
+
+def regions_trace(*requests: tuple[float, int, int]) -> Trace:
+    """Requests that come at so many seconds, with prompts and answers of so many tokens."""
+    arrivals = [int(second * REGION_NS) for second, _, _ in requests]
+    prompts = [[("prompt", row)] * prompt for row, (_, prompt, _) in enumerate(requests)]
+    answers = [[("answer", row)] * output for row, (_, _, output) in enumerate(requests)]
+    return trace_of_tokens(arrivals, prompts, answers)
+
+
+def test_what_is_free_in_two_pieces_does_not_do_for_one_request() -> None:
+    # Ten blocks of one token: regions of 3, 4 and 3; the outer ones end first and leave 6 blocks in pieces of 3.
+    trace = regions_trace((0, 2, 1), (0, 2, 2), (0, 2, 1), (0.001, 3, 1))
+    settings = settings_of("vllm", "contiguous", 1, "scheduler.async_scheduling=false")
+    made = run(trace, settings, 10)
+    assert made.result is not None
+    rows = [[entry[0] for entry in line["scheduled"]] for line in made.lines]
+    assert rows == [[0, 1, 2], [1], [3]]
+    assert made.lines[0]["scheduled"][1][3] == [4, 5, 6, 7]
+    assert made.lines[1]["free"] == 6
+    summary = summarize(made.result, trace.prompt_tokens)
+    assert summary["contiguous"]["kept_waiting"] == 1
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_a_region_holds_the_prompt_and_all_that_may_come(sample: Trace, size: int) -> None:
+    more = ("requests.max_new_tokens=700", "scheduler.async_scheduling=false")
+    made = run(sample, settings_of("vllm", "contiguous", size, *more), 8000)
+    reserved = -(-(sample.prompt_tokens + 700) // size)
+    running: dict[int, list[int]] = {}
+    for line in made.lines:
+        assert not line["preempted"]
+        for row, _, _, ids in line["scheduled"]:
+            if row in running:
+                assert not ids
+            else:
+                running[row] = ids
+                assert ids == list(range(ids[0], ids[0] + int(reserved[row])))
+        held = Counter(block for region in running.values() for block in region)
+        assert set(held.values()) <= {1}
+        assert line["free"] == 8000 // size - len(held)
+        for row in line["finished"]:
+            del running[row]
 
 
 # ---------------------------------------------------------------------- random traffic
@@ -248,6 +310,35 @@ def test_pages_under_vllm_on_random_traffic(kind: str, size: int, data: st.DataO
     both_ways(scenario, settings, data.draw(st.sampled_from([-2, -1, 1, 3, 10, 100])))
 
 
+@given(data=st.data())
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_regions_on_random_traffic(size: int, data: st.DataObject) -> None:
+    scenario = data.draw(scenarios(block_sizes=[size]))
+    settings = settings_of("vllm", "contiguous", size)
+    settings = replace(settings, scheduler=SchedulerSettings(**scenario.scheduler))
+    both_ways(scenario, settings, data.draw(st.sampled_from([-2, -1, 1, 3, 10, 100])))
+
+
+@given(data=st.data())
+def test_a_pool_in_pieces_is_what_a_list_of_blocks_says(data: st.DataObject) -> None:
+    pool, taken = ContiguousPool(25, 16), [True] + [False] * 24
+    regions: list[tuple[int, int]] = []
+    for _ in range(data.draw(st.integers(1, 40))):
+        count = data.draw(st.integers(1, 8))
+        fitting = [start for start in range(1, 26 - count) if not any(taken[start : start + count])]
+        assert bool(fitting) == (count <= pool.largest)
+        if fitting and data.draw(st.booleans()):
+            regions.append((pool.reserve(count), count))
+            assert regions[-1][0] == fitting[0]
+            taken[fitting[0] : fitting[0] + count] = [True] * count
+        elif regions:
+            start, count = regions.pop(data.draw(st.integers(0, len(regions) - 1)))
+            pool.give_back(start, count)
+            taken[start : start + count] = [False] * count
+        pool.check()
+        assert pool.free_order().tolist() == [block for block in range(25) if not taken[block]]
+
+
 # ---------------------------------------------------------------------- configuration and summary
 
 
@@ -258,6 +349,19 @@ def test_a_crossed_run_says_so(sample: Trace, engine: str, kind: str, size: int)
     assert summary["allocator"] == kind
     assert "no engine's exact behaviour" in summary["note"]
     assert summary["note"] in summary_table(summary)
+    assert ("contiguous" in summary) == (kind == "contiguous")
+
+
+@CROSSED
+def test_the_configuration_of_a_crossed_run_reads_back(engine: str, kind: str, size: int, tmp_path: Path) -> None:
+    settings = settings_of(engine, kind, size, "allocator.capacity_tokens=8000")
+    (tmp_path / "c.yaml").write_text(to_yaml(settings))
+    assert load_settings(str(tmp_path / "c.yaml"), []) == settings
+
+
+def test_regions_are_vllm_s_scheduler_s_alone() -> None:
+    with pytest.raises(InputError, match="contiguous goes with engine vllm"):
+        settings_of("sglang", "contiguous", 16)
 
 
 def test_an_engine_as_it_ships_says_nothing_of_the_kind(sample: Trace) -> None:
