@@ -18,6 +18,7 @@ COMMANDS = {
     "curve": "prefix-cache hit rate against KV capacity, for every capacity at once",
     "kernels": "run the kernels that use block tables on a replay's layout: validate, bench",
     "replay": "simulate one trace on one engine",
+    "report": "figures and one self-contained page from run folders",
     "sweep": "a grid of replays, over processes or a cluster; resumable",
     "verify": "hold a replay against a recorded run of a real engine",
     "trace": "describe, convert, generate, download and hash traces",

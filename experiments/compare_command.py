@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from ..traces.output import whole_file
 from .progress import progress_bar
 from .replay_command import add_setting_options
+from .run_folder import TIMING
 from .trace_command import add_trace_options, trace_from_args
 
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar("replaying", quiet=args.quiet) as report:
         found = compare(trace, {setup.name: setup.settings for setup in setups}, out=args.out, progress=report)
     if args.out:
-        _write(args.out, found)
+        _write(args.out, found, args.quiet)
     print(json.dumps(found) if args.json else comparison_text(found))
     return 0
 
@@ -70,9 +72,13 @@ def _line(cells: list[str], widths: list[int]) -> str:
     return "  ".join(["", *(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))]).rstrip()
 
 
-def _write(out: str, found: dict[str, Any]) -> None:
-    from .run_folder import TIMING
+def _write(out: str, found: dict[str, Any], quiet: bool) -> None:
+    from .compare import folder_name
+    from .report import report
 
     setups = [{key: value for key, value in setup.items() if key not in TIMING} for setup in found["setups"]]
     with whole_file(f"{out}/comparison.json") as file:
         file.write((json.dumps(found | {"setups": setups}, indent=2) + "\n").encode())
+    folders = [Path(out) / folder_name(setup["setup"]) for setup in setups]
+    with progress_bar("drawing", quiet=quiet) as progress:
+        report(folders, f"{out}/report", progress=progress)

@@ -30,9 +30,9 @@ def seconds(value: float | None) -> str:
 
 
 def entries_per_request(run: Run) -> float:
-    """Return the mean length of a finished request's mapping at its end: a number a block, or a token where there are slots.
+    """Return the mean length of a finished request's mapping at its end, in numbers.
 
-    The last generated token is never in the cache.
+    One a block, or one a token where there are slots. The last generated token is never in the cache.
     """
     done = ~np.isnan(run.requests["finished_s"])
     held = (run.requests["prompt_tokens"] + run.requests["output_tokens"] - 1)[done]

@@ -11,6 +11,7 @@ from ..traces.errors import InputError
 from .config import load_settings
 from .progress import progress_bar
 from .replay_command import add_setting_options
+from .size_options import add_size_options, bytes_per_token
 from .trace_command import add_trace_options, trace_from_args
 
 
@@ -25,9 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--check", type=int, default=0, metavar="N", help="replay N of the capacities as well")
     parser.add_argument("--no-belady", action="store_true", help="leave out the optimum, which takes longest")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--model", metavar="NAME", help="a preset or a config.json, to have capacities in GiB as well")
-    size.add_argument("--bytes-per-token", type=float, metavar="B", help="of the KV cache, for the same")
+    add_size_options(parser)
     add_setting_options(parser)
     add_trace_options(parser)
     parser.add_argument("--out", metavar="DIR", help="write curve.json, curve.csv and the figure")
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         trace,
         block_size=settings.allocator.block_size if args.block_size is None else args.block_size,
         capacities=args.capacities,
-        bytes_per_token=_bytes_per_token(args),
+        bytes_per_token=bytes_per_token(args),
         belady=not args.no_belady,
     )
     found["cpu_s"] = time.process_time() - begun
@@ -72,15 +71,6 @@ def run(args: argparse.Namespace) -> int:
         write_curve(args.out, found)
     print(json.dumps(found) if args.json else curve_table(found))
     return 0
-
-
-def _bytes_per_token(args: argparse.Namespace) -> float | None:
-    if args.model is None:
-        return args.bytes_per_token
-    from .capacity_memory import Deployment, token_bytes
-    from .capacity_model import load_model
-
-    return token_bytes(load_model(args.model, "--model"), Deployment())
 
 
 def curve_table(found: dict[str, Any]) -> str:
