@@ -29,7 +29,7 @@ from .validator import DTYPES
 
 PER_TOKEN = "per-token"
 """Names SGLang's layout, where ids are slots."""
-_POOLS_OF_TRAFFIC = 6
+_POOLS_OF_TRAFFIC = 5
 Progress = Callable[[int, int | None], None] | None
 
 

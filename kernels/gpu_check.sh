@@ -26,11 +26,11 @@ validate() { # name, seconds it may take, arguments
     timeout "$limit" "$python" -m kvreplay.experiments kernels validate "$@" --device cuda --quiet --json \
         >"$out/validate-$name.json" 2>"$out/validate-$name.log" || failed=1
 }
-validate vllm 60 sample --limit 1500
-validate vllm-every-step 30 sample --limit 15 --every 1
-validate vllm-separate-fp16 30 sample --limit 300 --kv-layout separate --dtype fp16
-validate sglang-1 30 sample --limit 300 --set engine=sglang
-validate sglang-64 30 sample --limit 300 --set engine=sglang --set allocator.page_size=64
+validate vllm 50 sample --limit 1000
+validate vllm-every-step 20 sample --limit 15 --every 1
+validate vllm-separate-fp16 20 sample --limit 300 --kv-layout separate --dtype fp16
+validate sglang-1 20 sample --limit 300 --set engine=sglang
+validate sglang-64 20 sample --limit 300 --set engine=sglang --set allocator.page_size=64
 timeout 100 "$python" -m kvreplay.experiments kernels bench --device cuda --quiet --out "$out" \
     >"$out/bench.txt" 2>"$out/bench.log" || failed=1
 
@@ -60,13 +60,13 @@ ceilings = found["ceilings"]
 print(f"\n{found['device']}: copy {ceilings['copy_gb_per_s']:,.0f} GB/s, "
       f"matrix product {ceilings['matmul_tflop_per_s']:,.0f} TFLOP/s ({found['dtype']})")
 sizes = list(dict.fromkeys(row["block_size"] for row in found["rows"]))
-print(f"share of ceiling, fragmented layout  {''.join(f'{size!s:>11}' for size in sizes)}")
+print(f"share of ceiling, fragmented layout         {''.join(f'{size!s:>11}' for size in sizes)}")
 shares = {}
 for row in found["rows"]:
     if row["layout"] == "fragmented":
         shares.setdefault((row["operation"], row["by"]), {})[row["block_size"]] = row["share_of_ceiling"]
 for (operation, by), by_size in sorted(shares.items()):
     cells = "".join(f"{100 * by_size[size]:>10.1f}%" if size in by_size else f"{'-':>11}" for size in sizes)
-    print(f"{operation + ', ' + by:<37}{cells}")
+    print(f"{operation + ', ' + by:<44}{cells}")
 PYTHON
 exit "$failed"

@@ -62,22 +62,25 @@ class Snapshot:
 
 
 def fullest(trace: Trace, settings: Settings, capacity: int) -> Snapshot:
-    """Replay, and return the moment with the most tokens in running requests after the first eviction.
+    """Replay, and return the moment with the most tokens in running requests, once the pool has been turned over.
+
+    That is when as many blocks (pages) were evicted as there are; if it never comes, the first eviction counts.
 
     Raises:
         InputError: nothing was ever evicted: the capacity is too large for the trace.
     """
     geometry = geometry_of(trace, settings, capacity)
-    evicted, most, best = 0, 0, None
+    pages = geometry.num_blocks // (geometry.page_size if geometry.slots else 1)
+    evicted, most, best = 0, (False, 0), None
 
     def look(batch: Batch) -> None:
         nonlocal most, best
         lives = [entry.live for entry in batch.entries.values()]
-        tokens = sum(live.tokens for live in lives)
-        if evicted and tokens > 1.02 * most:
+        full = (evicted >= pages, sum(live.tokens for live in lives))
+        if evicted and full > most:
             rows = [live.ids[: live.count].copy() for live in lives]
             best = Snapshot(geometry, np.array([live.tokens for live in lives]), rows, fragmented=True)
-            most = tokens
+            most = full
 
     reader = StepReader(geometry, TokenIdentity(trace), lengths_of(trace), 1 << 60, look)
 
