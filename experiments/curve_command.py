@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_size_options(parser)
     add_setting_options(parser)
     add_trace_options(parser)
-    parser.add_argument("--out", metavar="DIR", help="write curve.json, curve.csv and the figure")
+    parser.add_argument("--out", metavar="DIR", help="write the curve as JSON, CSV and figure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bars or messages")
 

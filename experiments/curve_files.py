@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
 from ..traces.output import whole_file
+from .figures_files import write_csv, write_plot
+from .figures_grid import hit_rate_curve
+from .figures_plot import styled
 from .run_folder import make_folder
 
 
 def write_curve(path: str, found: dict[str, Any]) -> None:
-    """Write `curve.json` and `curve.csv` (a row a capacity), each whole or not at all.
+    """Write `curve.json`, the figure, its numbers, and `capacities.csv` (a row a capacity, every rate).
 
     Raises:
         InputError: the folder cannot be made or written to.
@@ -22,9 +23,6 @@ def write_curve(path: str, found: dict[str, Any]) -> None:
     with whole_file(folder / "curve.json") as file:
         file.write((json.dumps(stable, indent=2) + "\n").encode())
     columns = {key: values for key, values in stable.items() if isinstance(values, list) and key != "check"}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    with whole_file(folder / "curve.csv") as file:
-        file.write(text.getvalue().encode())
+    write_csv(folder / "capacities.csv", list(columns), list(zip(*columns.values(), strict=True)))
+    with styled():
+        write_plot(folder, hit_rate_curve(found))

@@ -26,6 +26,8 @@ INK = "#2f2f2f"
 _POINTS = 400
 """Of a line, at most: more cannot be seen, and the page stays small."""
 _WIDTH = 8.0
+_LETTERS = 110
+"""Of a legend's text across that width."""
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -84,6 +86,12 @@ class Plot:
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         return Panel(axes, f"{title} [{x}; {y}]", self.rows)
+
+    def legend_below(self) -> None:
+        """Name the series of the first panel once, below all panels, in as many columns as fit."""
+        handles, labels = self._axes[0].get_legend_handles_labels()
+        columns = max(1, _LETTERS // (max(map(len, labels), default=0) + 7))
+        self._figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
     def image(self, kind: str) -> bytes:
         """Return the figure as `png` (on white) or `svg` (on nothing), the same bytes for the same figure."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..traces.errors import InputError
 from ..traces.load import load_trace
@@ -15,6 +12,7 @@ from .compare_rows import compared_rows
 from .compare_words import differences
 from .curve import curve
 from .figures_evictions import evictions, preemptions
+from .figures_files import write_csv, write_plot
 from .figures_memory import memory_over_time, tail_waste
 from .figures_plot import Plot, styled
 from .figures_requests import hits, latencies
@@ -64,11 +62,11 @@ def report(
     for make in makers:
         with styled():
             plots.append(make())
-        _write_plot(folder, plots[-1])
+        write_plot(folder, plots[-1])
         if progress is not None:
             progress(len(plots), len(makers))
     rows = compared_rows(runs)
-    _write_csv(folder / "table.csv", ["section", "figure", *(run.name for run in runs)], rows)
+    write_csv(folder / "table.csv", ["section", "figure", *(run.name for run in runs)], rows)
     path = folder / "report.html"
     with whole_file(path) as file:
         file.write(page(runs, rows, differences(runs), plots).encode())
@@ -100,19 +98,3 @@ def _bounds(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
             continue
         found[run.name] = (figures["belady_per_token"][0], figures["ceiling_per_token"])
     return found
-
-
-def _write_plot(folder: Path, plot: Plot) -> None:
-    for kind in ("png", "svg"):
-        with whole_file(folder / f"{plot.name}.{kind}") as file:
-            file.write(plot.image(kind))
-    _write_csv(folder / f"{plot.name}.csv", ["panel", "series", "x", "y"], plot.rows)
-
-
-def _write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    with whole_file(path) as file:
-        file.write(text.getvalue().encode())

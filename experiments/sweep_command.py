@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
             run_folders=args.run_folders,
             progress=report,
         )
+    _draw(out, rows, specification.varied)
     failed = failed_cells(specification, rows)
     if args.json:
         print(json.dumps({"out": out, "cells": len(rows), "failed": len(failed), "results": rows}))
@@ -69,6 +70,17 @@ def run(args: argparse.Namespace) -> int:
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _draw(out: str, rows: Sequence[dict[str, Any]], varied: Sequence[str]) -> None:
+    from .figures_files import write_plot
+    from .figures_grid import over_axis
+    from .figures_plot import styled
+
+    with styled():
+        plot = over_axis(rows, varied)
+        if plot is not None:
+            write_plot(Path(out), plot)
 
 
 _FIGURES: list[tuple[str, str, Callable[[Any], str]]] = [

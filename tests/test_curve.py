@@ -183,7 +183,8 @@ def test_json_has_what_is_promised(tmp_path: Path) -> None:
     assert found["capacity_blocks"] == [1000, 4000]
     assert [point["capacity_blocks"] for point in found["check"]] == [4000]
     assert json.loads((tmp_path / "curve.json").read_text())["hit_rate_per_block"] == found["hit_rate_per_block"]
-    assert len((tmp_path / "curve.csv").read_text().splitlines()) == 3
+    assert len((tmp_path / "capacities.csv").read_text().splitlines()) == 3
+    assert (tmp_path / "curve.png").exists()
 
 
 def test_replay_comes_close_where_memory_is_plenty() -> None:
