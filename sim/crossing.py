@@ -20,7 +20,7 @@ from .contiguous_meter import ContiguousMeter
 from .engine import Clocked
 from .evictions import EvictionRecorder, EvictionSink
 from .pool_memory import PoolMemory
-from .request import ContiguousRequest, PagedRequest, PoolRequest, TreelessRequest
+from .request import BlockRequest, ContiguousRequest, PagedRequest, PoolRequest
 from .settings import Settings, SglangSettings
 from .setup import SglangSetup, VllmSetup, observe_tree
 from .sglang_memory import SglangMemory
@@ -34,7 +34,7 @@ Int64 = npt.NDArray[np.int64]
 class SglangOnBlocks(SglangSetup):
     """SGLang's scheduler on vLLM's block pool. `disable_radix_cache` turns the pool's prefix cache off."""
 
-    request_class = TreelessRequest
+    request_class = BlockRequest
 
     def _memory(self, trace: Trace, scheduler: SglangSettings, table: BlockTable, rows: int) -> SglangMemory:
         nodes = BlockNodes(trace, self.block_size)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..allocators.block_pool import BlockPool
 from ..allocators.block_table import BlockTable
 from ..traces.blocks import BlockNodes
-from .request import TreelessRequest
+from .request import BlockRequest
 from .sglang_memory import SglangMemory
 
 Int64 = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class PoolMemory(SglangMemory):
 
     # -- the prefix cache
 
-    def match(self, request: TreelessRequest, tokens: int) -> PoolHit | None:
+    def match(self, request: BlockRequest, tokens: int) -> PoolHit | None:
         if not self.caching:
             return None
         if request.nodes is None:
@@ -82,7 +82,7 @@ class PoolMemory(SglangMemory):
         if hit is not None and hit.stop:
             self.pool.release(hit.blocks, len(hit.blocks))
 
-    def publish(self, request: TreelessRequest, tokens: int) -> None:
+    def publish(self, request: BlockRequest, tokens: int) -> None:
         """Register the blocks that a request's first `tokens` tokens fill; `published` says how far that went."""
         # Nobody can ask for the last token, which no block of the trace has: it is computed only by an overrun.
         whole = self.aligned(min(tokens, request.total - 1))
@@ -106,7 +106,7 @@ class PoolMemory(SglangMemory):
     def apply(self) -> None:
         """Nothing was collected."""
 
-    def fill(self, request: TreelessRequest, row: Int64) -> None:
+    def fill(self, request: BlockRequest, row: Int64) -> None:
         if len(row):
             row[:] = request.locked.blocks
         request.published = request.prefix
@@ -115,6 +115,6 @@ class PoolMemory(SglangMemory):
         if self.caching and observer is not None and known > len(row):
             observer.missed(request.nodes_between(len(row), known))
 
-    def give_back(self, request: TreelessRequest, row: Int64) -> None:
+    def give_back(self, request: BlockRequest, row: Int64) -> None:
         # What it locked stands at the beginning of its row.
         self.pool.release(row, request.published // self.page_size)

@@ -99,7 +99,7 @@ class Request:
             self.lost_tokens += max(self.lost_pending - cached, 0)
 
 
-class BlockNodesOfRequest:
+class HasBlockNodes:
     """The part of a request by which a pool of blocks knows its prefixes."""
 
     __slots__ = ()
@@ -126,7 +126,7 @@ class BlockNodesOfRequest:
         self.nodes = nodes.of(self.index)
 
 
-class PoolRequest(Request, BlockNodesOfRequest):
+class PoolRequest(Request, HasBlockNodes):
     """A request as vLLM's scheduler sees it. Its last token is never computed, unless it ends by itself."""
 
     __slots__ = ("draining", "ending", "nodes", "pending", "private_base", "registered", "shared")
@@ -254,7 +254,7 @@ class TreeRequest(Request):
         self.finished = False
 
 
-class TreelessRequest(TreeRequest, BlockNodesOfRequest):
+class BlockRequest(TreeRequest, HasBlockNodes):
     """A request as SGLang's scheduler sees it, on a pool of blocks in place of the radix tree."""
 
     __slots__ = ("nodes", "private_base", "shared")

@@ -20,7 +20,8 @@ class TreeHoldings(VllmMemory):
 
     What the two leave to each other: pages in the tree that nobody has locked count as free, and are evicted, leaf by
     leaf, when they are needed; what a step computes of prompts is published when it is scheduled, what a request
-    decoded when it lets go of it; a look-up touches the path, whether or not the request is then admitted.
+    decoded when it lets go of it; a look-up touches the path, whether or not the request is then admitted. Where the
+    tree has published pages already, a running request's row is given the tree's, of which the layout log says nothing.
 
     That an attempt to admit is not repeated before something was given back or published changes nothing: nothing else
     is touched in between, so that touching the path again would leave the order in which leaves are evicted as it is.
