@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "simulate one trace on several setups, side by side",
     "curve": "prefix-cache hit rate against KV capacity, for every capacity at once",
     "kernels": "run the kernels that use block tables on a replay's layout: validate, bench",
+    "plan": "the least memory or the highest load that meets objectives",
     "replay": "simulate one trace on one engine",
     "report": "figures and one self-contained page from run folders",
     "sweep": "a grid of replays, over processes or a cluster; resumable",

@@ -85,6 +85,40 @@ def over_axis(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Plot 
     return plot
 
 
+def plan_points(found: Mapping[str, Any]) -> Plot:
+    """The objectives and goodput over what a plan varied, from what `plan` returns."""
+    plot = Plot(
+        "plan",
+        "Plan",
+        "Each objective's figure as a share of its bound, below 100 % where it is met, and the requests a second that "
+        "are within all bounds.",
+        (1, 2),
+        3.0,
+    )
+    points = found["points"]
+    settings = [next(iter(point["setting"].values())) for point in points]
+    numbers = all(isinstance(setting, (int, float)) for setting in settings)
+    x = np.array(settings if numbers else range(len(settings)), float)
+    goals = plot.panel(0, "Objectives", found["vary"], "% of the bound")
+    for number, goal in enumerate(found["slos"]):
+        bound = float(goal.partition("<")[2])
+        figures = [point["figures"][goal] for point in points]
+        shares = np.array([np.nan if figure is None else 100 * figure / bound for figure in figures])
+        goals.line(x, shares, goal, number)
+    goals.line(x, np.full(len(x), 100.0), "bound", 3)
+    goodput = plot.panel(1, "Goodput", found["vary"], "requests/s within all bounds")
+    goodput.line(x, np.array([point["goodput_rps"] for point in points]), "goodput", 0)
+    for panel in (goals, goodput):
+        if numbers and len(x) > 1:
+            panel.axes.set_xscale("log")
+        elif not numbers:
+            panel.axes.set_xticks(x, [str(setting) for setting in settings])
+    goals.axes.set_yscale("log")
+    goodput.axes.set_ylim(bottom=0)
+    goals.legend(below=2)
+    return plot
+
+
 def _axis(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str | None:
     counts = {
         key: len({row[key] for row in rows if key in row})
