@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from kvreplay.experiments.capacity_presets import preset_names
 from kvreplay.experiments.cli import main
 from kvreplay.experiments.config import engine_capacity, load_settings

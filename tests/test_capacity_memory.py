@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from kvreplay.experiments.capacity_backends import preferred_block_size
 from kvreplay.experiments.capacity_gpu import load_gpu
 from kvreplay.experiments.capacity_memory import (
