@@ -528,9 +528,7 @@ class _Engine:
     two are out.
     """
 
-    def __init__(
-        self, requests: Sequence[NaiveRequest], scheduler: NaiveScheduler, step_ns: StepTime
-    ) -> None:
+    def __init__(self, requests: Sequence[NaiveRequest], scheduler: NaiveScheduler, step_ns: StepTime) -> None:
         self.scheduler = scheduler
         self.step_ns = step_ns
         self.pending = deque(_Live(row, r, list(r.prompt), _limit(r)) for row, r in enumerate(requests))

@@ -333,9 +333,7 @@ def _entry_differences(rank: int, expected: Steps, got: Steps) -> Iterator[_Diff
     yield _entry_difference(rank, "new ids", entry, expected, got)
 
 
-def _entry_difference(
-    rank: int, name: str, entry: int | None, expected: Steps, got: Steps
-) -> _Difference | None:
+def _entry_difference(rank: int, name: str, entry: int | None, expected: Steps, got: Steps) -> _Difference | None:
     """The step is the recording's; where the replay has the entry in another one, a count differs first."""
     if entry is None:
         return None

@@ -109,9 +109,7 @@ THOROUGH = [
 ]
 """Some seconds and up to 1.5 GB of memory each."""
 
-only_thorough = pytest.mark.skipif(
-    "KVREPLAY_THOROUGH" not in os.environ, reason="KVREPLAY_THOROUGH is not set"
-)
+only_thorough = pytest.mark.skipif("KVREPLAY_THOROUGH" not in os.environ, reason="KVREPLAY_THOROUGH is not set")
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference recordings are not beside this checkout")
@@ -183,9 +181,7 @@ def test_compare_names_lists(replayed: Any, field: str) -> None:
         compare(recording, iter(steps), free_order, requests)
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [(0, "request"), (1, "computed"), (2, "scheduled"), (3, "new ids")]
-)
+@pytest.mark.parametrize(("place", "name"), [(0, "request"), (1, "computed"), (2, "scheduled"), (3, "new ids")])
 def test_compare_names_entry_and_field(replayed: Any, place: int, name: str) -> None:
     recording, lines, requests, free_order = replayed
     steps: list[Line] = json.loads(lines)

@@ -37,9 +37,7 @@ from scenarios import SCENARIOS, Drawn, Scenario, draw
 
 # ---------------------------------------------------------------------- making vLLM importable
 
-STAND_INS = frozenset(
-    ("xgrammar", "llguidance", "outlines_core", "lmformatenforcer", "cv2", "mistral_common")
-)
+STAND_INS = frozenset(("xgrammar", "llguidance", "outlines_core", "lmformatenforcer", "cv2", "mistral_common"))
 """Top-level packages of grammars, images and tokenizers."""
 
 _scratch = tempfile.TemporaryDirectory(prefix="record_vllm_")
@@ -135,9 +133,7 @@ def build_scheduler(settings: dict[str, Any]) -> Scheduler:
     skip_model_inspection()
     write_model(SCRATCH)
     max_model_len = settings["max_model_len"]
-    model = ModelConfig(
-        model=str(SCRATCH), skip_tokenizer_init=True, dtype="float16", max_model_len=max_model_len
-    )
+    model = ModelConfig(model=str(SCRATCH), skip_tokenizer_init=True, dtype="float16", max_model_len=max_model_len)
     scheduling = SchedulerConfig(
         max_model_len=max_model_len,
         is_encoder_decoder=False,
@@ -157,9 +153,7 @@ def build_scheduler(settings: dict[str, Any]) -> Scheduler:
         cache_config=cache,
         device_config=DeviceConfig(device="cpu"),
     )
-    attention = FullAttentionSpec(
-        block_size=settings["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float16
-    )
+    attention = FullAttentionSpec(block_size=settings["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float16)
     kv_cache = KVCacheConfig(
         num_blocks=settings["num_blocks"],
         kv_cache_tensors=[],
@@ -452,9 +446,7 @@ class Run:
             sampled_token_ids=tokens,
         )
         results = scheduler.update_from_output(output, answer)
-        ended = [
-            o.request_id for client in results.values() for o in client.outputs if o.finish_reason is not None
-        ]
+        ended = [o.request_id for client in results.values() for o in client.outputs if o.finish_reason is not None]
         for request_id in ended:
             self.note_end(int(request_id), request_id in waiting)
         self.columns.end_treatment([int(request_id) for request_id in ended])

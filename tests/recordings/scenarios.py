@@ -173,9 +173,7 @@ def _settings(asynchronous: bool, **changes: Any) -> dict[str, Any]:
 
 PRIORITIES = Workload(priorities=3, gap_ms=60.0)
 UNCACHED = Workload(repeat_share=0.1, shared_share=0.1, gap_ms=90.0)
-TURNS = Workload(
-    prompt=(8, 120), repeat_share=0.1, shared_share=0.2, follow_up_share=0.5, gap_ms=60.0, max_context=600
-)
+TURNS = Workload(prompt=(8, 120), repeat_share=0.1, shared_share=0.2, follow_up_share=0.5, gap_ms=60.0, max_context=600)
 SHORT_ANSWERS = Workload(output=(1, 12), eos_share=0.7)
 LONG_ANSWERS = Workload(prompt=(8, 160), output=(20, 100), max_context=10_000, requests=150, gap_ms=100.0)
 SINGLE_TOKENS = Workload(prompt=(2, 90), output=(1, 20), requests=200, max_context=120, round_to=1)
@@ -241,9 +239,7 @@ SCENARIOS = (
     ),
     Scenario("sync_block1", 7, _settings(False, block_size=1, num_blocks=400), SINGLE_TOKENS, MEMORY),
     Scenario("async_block1", 8, _settings(True, block_size=1, num_blocks=400), SINGLE_TOKENS, MEMORY),
-    Scenario(
-        "sync_block32", 9, _settings(False, block_size=32, num_blocks=40), Workload(round_to=32), MEMORY
-    ),
+    Scenario("sync_block32", 9, _settings(False, block_size=32, num_blocks=40), Workload(round_to=32), MEMORY),
     Scenario("async_block128", 10, _settings(True, block_size=128, num_blocks=24), COARSE, MEMORY),
     Scenario(
         "sync_gated",
