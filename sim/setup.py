@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..allocators.base import BlockAllocator
 from ..allocators.block_pool import BlockPool
 from ..allocators.block_table import BlockTable
 from ..allocators.radix_tree import RadixTree
@@ -46,11 +47,13 @@ class Setup(Protocol):
         meter: for what is averaged over time.
     """
 
-    scheduler: Scheduler
     asynchronous: bool
     capacity: int
     block_size: int
     meter: Meter
+
+    @property
+    def scheduler(self) -> Scheduler: ...
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
         """Return the request of row `index`, to be handed to the scheduler; None if it is rejected."""
@@ -118,8 +121,12 @@ class VllmSetup:
         """Return the memory, empty: rows in `table` on `capacity` blocks."""
         nodes = BlockNodes(trace, self.block_size)
         self.num_nodes = nodes.num_nodes
-        self.allocator = BlockPool(self.capacity + 1, self.block_size, nodes.num_nodes if prefix_caching else 0)
+        self.allocator = self._pool(nodes.num_nodes if prefix_caching else 0)
         return Holdings(self.allocator, table, nodes, prefix_caching)
+
+    def _pool(self, num_nodes: int) -> BlockAllocator:
+        """Return the pool, empty; with `num_nodes` of 0 it caches nothing."""
+        return BlockPool(self.capacity + 1, self.block_size, num_nodes)
 
     def make(self, index: int, arrival_ns: int) -> Request | None:
         """Return the request of row `index`, unless its prompt or its last token but one can never have a slot."""

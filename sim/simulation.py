@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import simpy
 from simpy.events import Event
 
-from ..allocators.block_pool import BlockPool
+from ..allocators.base import BlockAllocator
 from ..traces.errors import InputError
 from ..traces.trace import Trace
 from .crossing import make_setup
@@ -21,7 +21,7 @@ from .latency_kinds import step_time
 from .meter import Meter
 from .records import RequestRecords
 from .settings import Settings
-from .setup import VllmSetup
+from .setup import Setup, VllmSetup
 
 _LATEST_NS = 100 * 366 * 24 * 3600 * 10**9
 
@@ -43,6 +43,10 @@ class Result:
     """Free blocks from the head of the queue, int64."""
 
 
+MakeSetup = Callable[[Trace, Settings, int, list[int] | None], Setup]
+"""Puts an engine together from trace, settings, capacity and what the server is told of each request."""
+
+
 class Simulation:
     """One trace through one simulated engine."""
 
@@ -53,6 +57,7 @@ class Simulation:
         capacity: int,
         max_new_tokens: list[int] | None = None,
         timing: StepTime | None = None,
+        make: MakeSetup = make_setup,
     ) -> None:
         """Set everything up; `run` runs it.
 
@@ -62,12 +67,13 @@ class Simulation:
             capacity: vLLM's `num_blocks` (the null block included) or SGLang's `num_slots`.
             max_new_tokens: what the server is told of each request [n], in place of what the settings say.
             timing: the time of a step, in place of what the settings say.
+            make: puts the engine together, in place of what the settings name.
 
         Raises:
             InputError: the block size does not go with the trace's.
         """
         self.env = simpy.Environment()
-        self.setup = make_setup(trace, settings, capacity, max_new_tokens)
+        self.setup = make(trace, settings, capacity, max_new_tokens)
         self.scheduler = self.setup.scheduler
         self.engine = Engine(
             self.env,
@@ -88,7 +94,7 @@ class Simulation:
         self.engine.reactive = bool(self._followers)
 
     @property
-    def allocator(self) -> BlockPool:
+    def allocator(self) -> BlockAllocator:
         """vLLM's block pool."""
         assert isinstance(self.setup, VllmSetup)
         return self.setup.allocator

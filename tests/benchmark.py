@@ -99,6 +99,21 @@ core.run_mocker_trace_replay([trace], settings, trace_block_size=512)
 """
 
 
+NO_OP = """
+import dataclasses, sys, time
+from no_op_setup import NoOpSetup
+from kvreplay.sim.settings import AllocatorSettings, Settings
+from kvreplay.sim.simulation import Simulation
+from kvreplay.traces import load_trace
+trace, make = load_trace(sys.argv[1]), NoOpSetup if sys.argv[2] == "no_op" else None
+settings = Settings(allocator=AllocatorSettings(prefix_caching=False))
+begin = time.process_time()
+Simulation(trace, settings, 262_144, **({"make": make} if make else {})).run()
+print('"cpu_s":', time.process_time() - begin)
+"""
+"""The same steps on the pool without prefix cache, or on the allocator that does nothing."""
+
+
 @dataclass(frozen=True)
 class Run:
     """CPU seconds of the work and of the whole process, and the process's largest size in MB."""
@@ -175,6 +190,21 @@ def row(case: Case, args: argparse.Namespace) -> str:
     return "| " + " | ".join([*cells, "; ".join(texts) or "-"]) + " |"
 
 
+def own_cost(args: argparse.Namespace) -> str:
+    """Measure what the pool costs: the same steps with it and without; returns a sentence."""
+    here = str(Path(__file__).parent)
+    program = f"import sys; sys.path.insert(0, {here!r})\n{NO_OP}"
+    seconds: dict[str, list[float]] = {"pool": [], "no_op": []}
+    for _ in range(args.repeat):
+        for kind, runs in seconds.items():
+            command = [sys.executable, "-c", program, str(args.traces / MOONCAKE), kind]
+            runs.append(measured(command, _engine_seconds).work_s)
+    pool, nothing = (statistics.median(runs) for runs in seconds.values())
+    return (
+        f"Mooncake, 262,144 blocks, no prefix cache: {pool:.2f} CPU s; on an allocator that does nothing {nothing:.2f}."
+    )
+
+
 def main() -> None:
     """Measure all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -191,6 +221,8 @@ def main() -> None:
     for case in CASES:
         if args.only in case.name:
             print(row(case, args), flush=True)
+    if not args.only:
+        print("\n" + own_cost(args))
 
 
 if __name__ == "__main__":
