@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..sim.settings import Settings
 from ..traces.errors import InputError
 from ..traces.trace import Trace
-from .plan_axes import Axis, Capacity, Listed, Load
+from .plan_axes import Axis, Capacity, Listed, Load, Replicas
 from .plan_point import Point, Value, evaluate, with_capacity_tokens
 from .plan_search import bracket, monotone, search
 from .plan_slo import Slo, read_slo
@@ -17,6 +17,7 @@ from .replay import BUILTIN_CAPACITY_TOKENS
 
 _MOST_POINTS = 64
 """A guess of how many replays there will be, for progress."""
+_MOST_REPLICAS = 64
 _MOSTLY = 0.5
 """Share of preempted requests from which on preemption is the cause of slow decoding."""
 
@@ -28,6 +29,7 @@ def plan(
     *,
     vary: str = "num_blocks",
     values: Sequence[Value] = (),
+    router: str = "round_robin",
     precision: float = 0.01,
     jobs: int = 1,
     progress: Callable[[int, int | None], None] | None = None,
@@ -38,8 +40,9 @@ def plan(
         trace: from `load_trace`.
         slos: objectives such as `ttft_s.p99<2`.
         settings: of the engine; the defaults if None. Their capacity is passed over where capacity is varied.
-        vary: `num_blocks`, `arrivals.scale`, or any key with `values`.
+        vary: `num_blocks`, `arrivals.scale`, `replicas`, or any key with `values`.
         values: of the key, the most wanted first.
+        router: where replicas are varied: a key of `ROUTERS`.
         precision: the answer is at most so much (as a share) from a value that does not meet the objectives.
         jobs: replays at a time, each in a process of its own where there are several.
         progress: called with the replays done.
@@ -60,7 +63,7 @@ def plan(
 
     def replays(wanted: Sequence[Value]) -> list[Point]:
         nonlocal done
-        points = _evaluate(trace, axis, wanted, goals, jobs)
+        points = _evaluate(trace, axis, wanted, goals, jobs, router)
         done += len(points)
         if progress is not None:
             progress(done, max(_MOST_POINTS, done))
@@ -92,8 +95,12 @@ def _axis(trace: Trace, settings: Settings, vary: str, values: Sequence[Value], 
         return cast(Axis, Capacity(settings, trace, precision))
     if vary == "arrivals.scale" and not values:
         return cast(Axis, Load(_with_some_capacity(trace, settings), precision))
+    if vary == "replicas" and not values:
+        return cast(Axis, Replicas(_with_some_capacity(trace, settings), _MOST_REPLICAS))
     if not values:
-        raise InputError(f"--vary {vary}: expected num_blocks, arrivals.scale, or any key with values: {vary}=a,b,...")
+        raise InputError(
+            f"--vary {vary}: expected num_blocks, arrivals.scale, replicas, or any key with values: {vary}=a,b,..."
+        )
     return Listed(_with_some_capacity(trace, settings), vary, values)
 
 
@@ -105,8 +112,11 @@ def _with_some_capacity(trace: Trace, settings: Settings) -> Settings:
     return settings if given or built_in is None else with_capacity_tokens(settings, built_in)
 
 
-def _evaluate(trace: Trace, axis: Axis, values: Sequence[Value], slos: Sequence[Slo], jobs: int) -> list[Point]:
-    work = [(trace, axis.settings(value), value, slos) for value in values]
+def _evaluate(
+    trace: Trace, axis: Axis, values: Sequence[Value], slos: Sequence[Slo], jobs: int, router: str
+) -> list[Point]:
+    fleets = isinstance(axis, Replicas)
+    work = [(trace, axis.settings(value), value, slos, int(value) if fleets else 1, router) for value in values]
     if jobs == 1 or len(work) == 1:
         return [evaluate(*arguments) for arguments in work]
     from joblib import Parallel, delayed

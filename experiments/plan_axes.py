@@ -95,6 +95,35 @@ class Capacity:
 
 
 @dataclass
+class Replicas:
+    """Engines of one kind behind a router; the fewer, the harder."""
+
+    base: Settings
+    most: int
+    name: str = "replicas"
+    start: Value = 1
+
+    def settings(self, value: Value) -> Settings:
+        return self.base
+
+    def ease(self, value: Value) -> float:
+        return float(value)
+
+    def easier(self, point: Point) -> Value | None:
+        return min(int(point.value) * 2, self.most) if int(point.value) < self.most else None
+
+    def harder(self, point: Point) -> Value | None:
+        return None
+
+    def between(self, hard: Value, easy: Value, count: int) -> list[Value]:
+        low, high = int(hard), int(easy)
+        return sorted({low + (high - low) * step // (count + 1) for step in range(1, count + 1)} - {low, high})
+
+    def answer(self, value: Value) -> dict[str, Value]:
+        return {"replicas": int(value)}
+
+
+@dataclass
 class Load:
     """What arrivals are speeded up by; the more, the harder."""
 

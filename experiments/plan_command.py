@@ -23,8 +23,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--vary",
         default="num_blocks",
         metavar="WHAT",
-        help="num_blocks: the least memory (default); arrivals.scale: the highest load; KEY=A,B,...: the first of the "
+        help="num_blocks: the least memory (default); arrivals.scale: the highest load; replicas: the "
+        "fewest engines; KEY=A,B,...: the first of the "
         "values that will do, such as gpu=l4,a100-80gb,h100",
+    )
+    parser.add_argument(
+        "--router",
+        choices=("round_robin", "least_loaded", "prefix_aware", "session"),
+        default="round_robin",
+        help="how requests are sent to replicas (default: round_robin)",
     )
     parser.add_argument(
         "--precision", type=float, default=0.01, metavar="P", help="how close to the bound, as a share (default: 0.01)"
@@ -53,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             settings,
             vary=vary,
             values=values,
+            router=args.router,
             precision=args.precision,
             jobs=args.jobs,
             progress=report,

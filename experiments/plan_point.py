@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from ..sim.records import RequestRecords
 from ..sim.settings import SchedulerSettings, Settings
-from ..sim.simulation import Simulation
+from ..sim.simulation import Result, Simulation
 from ..sim.summary import summarize
 from ..traces.errors import InputError
 from ..traces.trace import Trace
-from .config import engine_capacity
+from .config import engine_capacity, with_capacity
+from .fleet import Fleet
+from .latency_source import with_step_time
 from .plan_slo import Slo
 
 Float64 = npt.NDArray[np.float64]
@@ -56,7 +58,9 @@ class Point:
         }
 
 
-def evaluate(trace: Trace, settings: Settings, value: Value, slos: Sequence[Slo]) -> Point:
+def evaluate(
+    trace: Trace, settings: Settings, value: Value, slos: Sequence[Slo], replicas: int = 1, router: str = "round_robin"
+) -> Point:
     """Replay `trace` and judge it.
 
     An objective is met if its figure is below its bound and no request was rejected that a larger memory could serve.
@@ -66,12 +70,13 @@ def evaluate(trace: Trace, settings: Settings, value: Value, slos: Sequence[Slo]
         settings: with `value` in its place.
         value: that was set.
         slos: the objectives.
+        replicas: engines with these settings each.
+        router: that sends requests to them.
     """
     try:
-        simulation = Simulation(trace, settings, engine_capacity(settings))
+        result = _result(trace, settings, replicas, router)
     except InputError as error:
         raise InputError(f"{value}: {error}") from None
-    result = simulation.run()
     summary = summarize(result, trace.prompt_tokens)
     figures = {slo.text: slo.value(summary | {"rejected": 0}) for slo in slos}
     room = {slo.text: figures[slo.text] / slo.bound for slo in slos}
@@ -92,6 +97,14 @@ def evaluate(trace: Trace, settings: Settings, value: Value, slos: Sequence[Slo]
         binding=binding.text,
         summary={key: summary[key] for key in _KEPT},
     )
+
+
+def _result(trace: Trace, settings: Settings, replicas: int, router: str) -> Result:
+    if replicas > 1:
+        return Fleet(trace, settings, replicas, router).run()
+    capacity = engine_capacity(settings)
+    settings, timing, _ = with_step_time(with_capacity(settings, capacity))
+    return Simulation(trace, settings, capacity, timing=timing).run()
 
 
 def with_capacity_tokens(settings: Settings, tokens: int) -> Settings:
