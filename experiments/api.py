@@ -1,9 +1,9 @@
 """The public Python interface: what the commands do, as functions.
 
 ```python
-from kvreplay.experiments.api import load_settings, load_trace, replay
+>>> from kvreplay.experiments.api import load_settings, load_trace, replay
 
-summary = replay(load_trace("sample"), load_settings(None, ["allocator.num_blocks=1001"]))
+>>> summary = replay(load_trace("sample"), load_settings(None, ["allocator.num_blocks=1001"]))
 ```
 
 | function | does |

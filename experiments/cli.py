@@ -21,8 +21,8 @@ COMMANDS = {
     "replay": "simulate one trace on one engine",
     "report": "figures and one self-contained page from run folders",
     "sweep": "a grid of replays, over processes or a cluster; resumable",
-    "verify": "hold a replay against a recorded run of a real engine",
     "trace": "describe, convert, generate, download and hash traces",
+    "verify": "hold a replay against a recorded run of a real engine",
 }
 """Each is the module `NAME_command` beside this one, imported only when it runs."""
 
