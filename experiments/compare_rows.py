@@ -53,12 +53,16 @@ def evicted_tokens(run: Run) -> int:
 
 
 def _unit(run: Run) -> str:
+    if run.summary["allocator"] == "contiguous":
+        return f"one region a request, in units of {run.block_size} tokens"
     if not run.has_slots:
         return f"block of {run.block_size} tokens"
     return "slot of 1 token" if run.block_size == 1 else f"page of {run.block_size} tokens"
 
 
 def _mapping(run: Run) -> str:
+    if run.summary["allocator"] == "contiguous":
+        return "the region's beginning"
     entries = entries_per_request(run)
     if not run.has_slots:
         return f"block table, {entries:,.0f} entries a request (one a block)"
@@ -66,6 +70,8 @@ def _mapping(run: Run) -> str:
 
 
 def _address(run: Run) -> str:
+    if run.summary["allocator"] == "contiguous":
+        return "begin + p"
     if not run.has_slots:
         return f"table[p // {run.block_size}] * {run.block_size} + p % {run.block_size}"
     return "row[p]"
@@ -73,12 +79,16 @@ def _address(run: Run) -> str:
 
 def _free_structure(run: Run) -> str:
     cached, free = (timeline_mean(run, f"{kind}_blocks") for kind in ("cached", "free"))
+    if run.summary["allocator"] == "contiguous":
+        return f"gaps between regions: {free:,.0f} units free"
     if not run.has_slots:
         return f"linked queue in the order of eviction: {cached + free:,.0f} blocks, {cached:,.0f} of them cached"
     return f"list of free ids: {free:,.0f}; cached ones are in the tree: {cached:,.0f}"
 
 
 def _reuse(run: Run) -> str:
+    if run.summary["allocator"] == "contiguous":
+        return "none"
     unit = "token by token" if run.block_size == 1 else f"in whole {'pages' if run.has_slots else 'blocks'}"
     by = "in a radix tree" if run.has_slots else "by hash"
     return f"{by}, {unit}: {run.summary['cached_prompt_tokens']:,} tokens"
