@@ -21,6 +21,10 @@ _PANELS = (
     ("tpot_s.p95", "TPOT, 95th percentile", "s", 1.0),
 )
 _MOST_SERIES = 12
+_WIDE = 20
+"""Largest over smallest value, from which on an axis is logarithmic."""
+_MOST_OF_BOUND = 300
+"""Of the axis of objectives, %."""
 
 
 def hit_rate_curve(found: Mapping[str, Any]) -> Plot:
@@ -90,8 +94,8 @@ def plan_points(found: Mapping[str, Any]) -> Plot:
     plot = Plot(
         "plan",
         "Plan",
-        "Each objective's figure as a share of its bound, below 100 % where it is met, and the requests a second that "
-        "are within all bounds.",
+        "Each objective's figure as a share of its bound, below 100 % where it is met (figures beyond three times the "
+        "bound are in the table alone), and the requests a second that are within all bounds.",
         (1, 2),
         3.0,
     )
@@ -109,11 +113,13 @@ def plan_points(found: Mapping[str, Any]) -> Plot:
     goodput = plot.panel(1, "Goodput", found["vary"], "requests/s within all bounds")
     goodput.line(x, np.array([point["goodput_rps"] for point in points]), "goodput", 0)
     for panel in (goals, goodput):
-        if numbers and len(x) > 1:
-            panel.axes.set_xscale("log")
-        elif not numbers:
+        if not numbers:
             panel.axes.set_xticks(x, [str(setting) for setting in settings])
-    goals.axes.set_yscale("log")
+        elif x.max() > _WIDE * x.min():
+            panel.axes.set_xscale("log")
+        else:
+            panel.tokens("x")
+    goals.axes.set_ylim(0, _MOST_OF_BOUND)
     goodput.axes.set_ylim(bottom=0)
     goals.legend(below=2)
     return plot

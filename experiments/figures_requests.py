@@ -88,7 +88,7 @@ def latencies(runs: Sequence[Run], slos: Sequence[tuple[str, str, float]]) -> Pl
         load, waited = _queueing(run)
         queue.marks(load, waited, run.name, number, "os^D"[number % 4])
     queue.tokens("x")
-    queue.legend()
+    queue.legend(below=3)
     return plot
 
 
