@@ -80,9 +80,6 @@ class _Decodes(DecodeGroup):
     def due(self, step: int) -> int:
         return 0
 
-    def due_members(self, step: int) -> list[Request]:
-        return []
-
     def due_between(self, step: int, count: int) -> Int64:
         return np.zeros(count, np.int64)
 

@@ -83,11 +83,6 @@ class DecodeGroup:
         phase = step % self._block_size
         return self._bounds[phase + 1] - self._bounds[phase]
 
-    def due_members(self, step: int) -> list[Request]:
-        """Return the members that need a block at `step`, in running order."""
-        phase = step % self._block_size
-        return self._members[self._bounds[phase] : self._bounds[phase + 1]]
-
     def due_between(self, step: int, count: int) -> Int64:
         """Return how many members need a block at each of `count` steps from `step` on, int64 [count]."""
         size = self._block_size

@@ -29,13 +29,16 @@ class Holdings(VllmMemory):
             return NO_BLOCKS
         if request.nodes is None:
             request.load_nodes(self._nodes)
-        limit = (request.known - 1) // self.block_size
-        if not request.preemptions:
-            # Blocks that only it can fill are not there before it ran.
-            limit = min(limit, request.shared)
+        limit = self._findable(request)
         if limit <= 0:
             return NO_BLOCKS
         return self.allocator.match(request.nodes_between(0, limit))
+
+    def _findable(self, request: PoolRequest) -> int:
+        """Return how many blocks of a waiting request can be in the cache."""
+        limit = (request.known - 1) // self.block_size
+        # Blocks that only it can fill are not there before it ran.
+        return limit if request.preemptions else min(limit, request.shared)
 
     def idle(self, hits: Int64) -> Bool:
         return self.allocator.idle(hits)
@@ -55,10 +58,9 @@ class Holdings(VllmMemory):
         request.held = request.registered = held
         observer = self.allocator.observer
         if observer is not None and request.nodes is not None:
-            known = (request.known - 1) // self.block_size
-            known = known if request.preemptions else min(known, request.shared)
-            if known > held:
-                observer.missed(request.nodes_between(held, known))
+            findable = self._findable(request)
+            if findable > held:
+                observer.missed(request.nodes_between(held, findable))
         self.blocks += held
         self.grow(request, self.allocator.take(count))
 

@@ -7,6 +7,7 @@ their free list; they differ in where freed slots go. The rule numbers are those
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ class OutOfSlotsError(RuntimeError):
 
 
 @dataclass
-class NaiveAllocator:
+class NaiveAllocator(ABC):
     """What both allocators share: the free list, and the holding back of frees."""
 
     num_slots: int
@@ -75,8 +76,9 @@ class NaiveAllocator:
         pages, self.held = self.held, None
         self._return(pages)
 
+    @abstractmethod
     def _return(self, pages: list[int]) -> None:
-        raise NotImplementedError
+        """Put freed pages back into the list."""
 
 
 class NaiveTokenSlots(NaiveAllocator):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from ...traces.trace import Trace
 
 
-class Router:
+class Router(ABC):
     """Chooses an engine for each request as it arrives.
 
     Attributes:
@@ -17,9 +19,9 @@ class Router:
         self.outstanding = [0] * replicas
         self._trace = trace
 
+    @abstractmethod
     def choose(self, request: int) -> int:
         """Return the engine for the request of row `request`."""
-        raise NotImplementedError
 
     def least_loaded(self) -> int:
         """Return the engine with the fewest outstanding tokens, the first of several."""
